@@ -1,0 +1,44 @@
+"""What can go wrong, as types. Every message says what was given, where, and what was expected."""
+
+from __future__ import annotations
+
+
+class PrefixCacheError(Exception):
+    """The base of all errors of this library."""
+
+
+class TokenError(PrefixCacheError, ValueError):
+    """A token is no unsigned 32-bit id, or a prompt is empty. Names the position."""
+
+
+class ScopeError(PrefixCacheError, ValueError):
+    """A scope or a media item has a field of the wrong type or value."""
+
+
+class OptionError(PrefixCacheError, ValueError):
+    """An option has no such name or value; the message lists what there is."""
+
+
+class NoSpace(PrefixCacheError):
+    """The blocks needed are not to be had now. Nothing was changed by the refused call.
+
+    Attributes:
+        need: blocks the call would have drawn from free and idle ones.
+        available: free and idle blocks there were.
+    """
+
+    def __init__(self, need: int, available: int, what: str = "the request") -> None:
+        self.need = need
+        self.available = available
+        super().__init__(
+            f"{what} needs {need} blocks, {available} are free or idle; "
+            "close or preempt a request, or try again later"
+        )
+
+
+class RequestError(PrefixCacheError, RuntimeError):
+    """A request was used in a state or with a length that does not allow the call."""
+
+
+class InvariantError(PrefixCacheError, AssertionError):
+    """`check()` found an invariant broken: a fault of this library, with the state that shows it."""

@@ -1,0 +1,258 @@
+"""The KV oracle: stub KV memory in which every slot says what prefix its content was computed from.
+
+The stub KV of position i stands for (scope, media, extra ids, tokens[0..i]): for all that real KV
+of position i depends on. Before a request uses its table each of its slots must hold exactly that,
+so that "wrong output" becomes an assertion that needs no model.
+
+Contents are interned instead of hashed: each distinct prefix gets the next number, found by
+(number of the prefix before it, last position). Two contents are equal exactly when the numbers
+are, collisions do not exist, a longer prefix costs one dictionary step per new position, and an
+error can spell out what prefix a slot holds instead of showing two digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from prefixcache.errors import PrefixCacheError
+
+_Tokens = npt.NDArray[np.uint32]
+
+_SHOWN = 12  # tokens of a prefix that an error message shows from its end
+
+
+class OracleError(PrefixCacheError, AssertionError):
+    """A slot does not hold the KV that its reader needs: a request would have produced wrong output."""
+
+
+class BlockCopy(Protocol):
+    """A pending copy: the first `tokens` slots of block `source` go to block `target`."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def group(self) -> int: ...
+
+
+class Owner(Protocol):
+    """What the oracle reads of a request."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def tokens(self) -> Any: ...
+    @property
+    def scope(self) -> Any: ...
+    @property
+    def media(self) -> Sequence[Any]: ...
+    @property
+    def extra_ids(self) -> Any: ...
+    @property
+    def block_table(self) -> Any: ...
+
+
+class _Position(NamedTuple):
+    """What one position adds to the prefix before it."""
+
+    token: int
+    extra: int
+    media: Hashable
+
+    def __str__(self) -> str:
+        extra = f" with extra id {self.extra}" if self.extra else ""
+        return f"{self.token}{extra}" + (f" under media {self.media}" if self.media else "")
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The contents of one request's positions, as far as they were asked for."""
+
+    root: int
+    media: tuple[Hashable, ...]
+    tokens: _Tokens
+    extra_ids: tuple[int, ...]
+    contents: list[int] = field(default_factory=list)
+
+
+class KVOracle:
+    """Stub KV memory for one cache.
+
+    Args:
+        block_size: slots of a block.
+
+    It owns no blocks and never asks the cache anything: it sees only tables, tokens and copies.
+    Memory grows with the distinct prefixes that were written, not with the cache's capacity.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._memory: dict[tuple[int, int], list[int | None]] = {}  # (group, block) -> content per slot
+        self._numbers: dict[tuple[int, Hashable], int] = {}
+        self._origins: list[tuple[int, Hashable]] = []  # content -> (content before it, last position)
+        self._chains: dict[int, _Chain] = {}
+
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
+        """Do the moves in order. O(tokens copied).
+
+        Raises:
+            OracleError: a source slot was never written.
+        """
+        for move in copies:
+            source = self._slots(move.group, move.source)
+            for offset in range(move.tokens):
+                if source[offset] is None:
+                    raise OracleError(
+                        f"copy of {move.tokens} tokens from block {move.source} to block {move.target}: "
+                        f"source slot {move.source * self._block_size + offset} was never written"
+                    )
+            self._slots(move.group, move.target)[: move.tokens] = source[: move.tokens]
+
+    def write(self, request: Owner, start: int, stop: int) -> None:
+        """Write the KV of positions [start, stop) where the request's table says. O(stop - start).
+
+        Raises:
+            OracleError: a position lies behind the request's tokens or outside its table.
+        """
+        contents = self._contents(request, stop)
+        for position, slots, offset in self._walk(request, start, stop):
+            slots[offset] = contents[position]
+
+    def verify(self, request: Owner, length: int) -> None:
+        """Check that the slots of positions [0, length) hold exactly this request's KV. O(length).
+
+        A block that `computed` moved the request onto is checked like any other: it must hold the
+        same content as the block that was given back.
+
+        Raises:
+            OracleError: names the first wrong position, its slot, the expected and the found content.
+        """
+        contents = self._contents(request, length)
+        for position, slots, offset in self._walk(request, 0, length):
+            if slots[offset] != contents[position]:
+                block = int(request.block_table[position // self._block_size])
+                raise OracleError(
+                    f"request {request.id}, position {position}, slot {block * self._block_size + offset} "
+                    f"(block {block}): expected {self._describe(contents[position])}, "
+                    f"found {self._describe(slots[offset])}"
+                )
+
+    def _walk(self, request: Owner, start: int, stop: int) -> Iterable[tuple[int, list[int | None], int]]:
+        """Yield (position, slots of its block, offset in the block)."""
+        table = [int(block) for block in request.block_table]
+        if start < stop and (start < 0 or stop > len(table) * self._block_size):
+            raise OracleError(
+                f"request {request.id}: positions {start}..{stop - 1} are not all in its table of "
+                f"{len(table)} blocks of {self._block_size}"
+            )
+        position = start
+        while position < stop:
+            slots = self._slots(0, table[position // self._block_size])
+            end = min(stop, (position // self._block_size + 1) * self._block_size)
+            for place in range(position, end):
+                yield place, slots, place % self._block_size
+            position = end
+
+    def _slots(self, group: int, block: int) -> list[int | None]:
+        slots = self._memory.get((group, block))
+        if slots is None:
+            slots = self._memory[group, block] = [None] * self._block_size
+        return slots
+
+    def _contents(self, request: Owner, length: int) -> list[int]:
+        """The right content of positions [0, length) at least.
+
+        A rewind followed by other tokens shows as a difference in the tokens or extra ids: the
+        chain is cut there and grown again.
+        """
+        tokens = np.asarray(request.tokens, dtype=np.uint32)
+        if length > len(tokens):
+            raise OracleError(f"request {request.id} knows {len(tokens)} tokens, {length} were asked for")
+        extra_ids = () if request.extra_ids is None else tuple(int(extra) for extra in request.extra_ids)
+        media = tuple((item.digest, item.start, item.length, item.offset) for item in request.media)
+        root = self._number(-1, _identity(request, any(None in item for item in media)))
+        chain = self._chains.get(request.id)
+        if chain is None or chain.root != root or chain.media != media:
+            chain = self._chains[request.id] = _Chain(root, media, tokens[:0], ())
+        same = min(len(chain.contents), _common(chain.tokens, tokens), len(tokens))
+        if chain.extra_ids != extra_ids:
+            same = min(same, _first_difference(chain.extra_ids, extra_ids))
+        del chain.contents[same:]
+        chain.tokens, chain.extra_ids = tokens.copy(), extra_ids
+        if same < length:
+            covers = _covers(request.media, length)
+            content = chain.contents[-1] if same else root
+            for position in range(same, length):
+                # A missing extra id and 0 are the same to a model: the id 0 stands for "none".
+                extra = extra_ids[position] if position < len(extra_ids) else 0
+                content = self._number(content, _Position(int(tokens[position]), extra, covers.get(position)))
+                chain.contents.append(content)
+        return chain.contents
+
+    def _number(self, before: int, last: Hashable) -> int:
+        key = (before, last)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._origins)
+            self._origins.append(key)
+        return number
+
+    def _describe(self, content: int | None) -> str:
+        if content is None:
+            return "nothing (never written)"
+        tokens: list[str] = []
+        before, last = self._origins[content]
+        while before >= 0:
+            tokens.append(str(last))
+            before, last = self._origins[before]
+        shown = ", ".join(reversed(tokens[:_SHOWN]))
+        if len(tokens) > _SHOWN:
+            shown = f"{len(tokens) - _SHOWN} tokens, " + shown
+        return f"the KV of [{shown}] in scope {last}"
+
+
+def _identity(request: Owner, broken_media: bool) -> Hashable:
+    scope = request.scope
+    return (
+        ("model", scope.model),
+        ("generation", scope.generation),
+        # The contract: an empty adapter or salt means none.
+        ("adapter", scope.adapter or None),
+        ("salt", scope.salt or None),
+        # Nobody can say which picture incomplete metadata mean: such KV is good for this request alone.
+        ("unknown media of request", request.id if broken_media else None),
+    )
+
+
+def _covers(media: Sequence[Any], length: int) -> dict[int, Hashable]:
+    """Position -> (digest, offset in the item) for the positions below `length` under a media item."""
+    return {
+        position: (item.digest, item.offset + position - item.start)
+        for item in media
+        if None not in (item.digest, item.start, item.length, item.offset)
+        for position in range(item.start, min(length, item.start + item.length))
+    }
+
+
+def _common(left: _Tokens, right: _Tokens) -> int:
+    size = min(len(left), len(right))
+    differences = np.flatnonzero(left[:size] != right[:size])
+    return int(differences[0]) if len(differences) else size
+
+
+def _first_difference(left: Sequence[int], right: Sequence[int]) -> int:
+    size = max(len(left), len(right))
+    for position in range(size):
+        here = left[position] if position < len(left) else 0
+        there = right[position] if position < len(right) else 0
+        if here != there:
+            return position
+    return size

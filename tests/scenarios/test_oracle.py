@@ -1,0 +1,142 @@
+"""The KV oracle itself: what it accepts, and that each way to be wrong makes it speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from prefixcache.scenario.oracle import KVOracle, OracleError
+
+
+@dataclass(frozen=True)
+class Scope:
+    model: str = ""
+    generation: int = 0
+    adapter: str | None = None
+    salt: str | None = None
+
+
+@dataclass(frozen=True)
+class Media:
+    digest: bytes
+    start: int
+    length: int | None
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Copy:
+    source: int
+    target: int
+    tokens: int
+    group: int = 0
+
+
+@dataclass
+class Owner:
+    id: int
+    tokens: list[int]
+    block_table: list[int]
+    scope: Scope = field(default_factory=Scope)
+    media: tuple[Media, ...] = ()
+    extra_ids: tuple[int, ...] | None = None
+
+
+def _written(owner: Owner, block_size: int = 2) -> KVOracle:
+    oracle = KVOracle(block_size)
+    oracle.write(owner, 0, len(owner.tokens))
+    return oracle
+
+
+BASE = Owner(0, [1, 2, 3, 4], [5, 6])
+PICTURE = Owner(0, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 1, 2),))
+
+
+def test_what_was_written_is_found_through_another_table_with_the_same_blocks() -> None:
+    oracle = _written(BASE)
+    oracle.verify(BASE, 4)
+    oracle.verify(Owner(1, [1, 2, 3, 4, 9], [5, 6, 7], Scope(adapter="", salt="")), 4)
+
+
+@pytest.mark.parametrize(
+    ("reader", "position"),
+    [
+        (Owner(1, [1, 9, 3, 4], [5, 6]), 1),  # another token before
+        (Owner(1, [1, 2, 3, 4], [5, 6], Scope(salt="s")), 0),
+        (Owner(1, [1, 2, 3, 4], [5, 6], Scope(adapter="x")), 0),
+        (Owner(1, [1, 2, 3, 4], [5, 6], Scope(generation=1)), 0),
+        (Owner(1, [1, 2, 3, 4], [5, 6], extra_ids=(0, 0, 7, 0)), 2),
+        (Owner(1, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 2, 2),)), 2),
+        (Owner(1, [1, 2, 3, 4], [6, 5]), 0),
+        (Owner(1, [1, 2, 3, 4], [5, 7]), 2),  # never written
+    ],
+)
+def test_a_wrong_slot_is_named_with_what_it_holds(reader: Owner, position: int) -> None:
+    oracle = _written(BASE)
+    slot = reader.block_table[position // 2] * 2 + position % 2
+    with pytest.raises(OracleError, match=rf"position {position}, slot {slot} .*expected .*, found "):
+        oracle.verify(reader, 4)
+
+
+def test_media_belong_to_the_tokens_they_cover() -> None:
+    oracle = _written(PICTURE)
+    oracle.verify(Owner(1, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 1, 1), Media(b"\x01", 2, 1, 1))), 4)
+    for other in (Media(b"\x02", 1, 2), Media(b"\x01", 1, 2, 1), Media(b"\x01", 1, 1)):
+        with pytest.raises(OracleError):
+            oracle.verify(Owner(2, [1, 2, 3, 4], [5, 6], media=(other,)), 4)
+
+
+def test_incomplete_media_make_kv_that_nobody_else_may_read() -> None:
+    broken = (Media(b"\x01", 1, None),)
+    owner = Owner(0, [1, 2, 3, 4], [5, 6], media=broken)
+    oracle = _written(owner)
+    oracle.verify(owner, 4)
+    with pytest.raises(OracleError, match="position 0"):
+        oracle.verify(Owner(1, [1, 2, 3, 4], [5, 6], media=broken), 1)
+
+
+def test_a_copy_carries_content_and_needs_a_written_source() -> None:
+    oracle = _written(BASE)
+    oracle.copy([Copy(5, 8, 2), Copy(8, 9, 1)])
+    oracle.verify(Owner(1, [1, 2], [8]), 2)
+    oracle.verify(Owner(2, [1, 7], [9]), 1)
+    with pytest.raises(OracleError, match="slot 19 was never written"):
+        oracle.copy([Copy(9, 10, 2)])
+
+
+def test_an_overwritten_shared_block_is_seen_by_its_other_reader() -> None:
+    oracle = _written(BASE)
+    oracle.write(Owner(1, [1, 2, 3, 9], [5, 6]), 3, 4)
+    with pytest.raises(OracleError, match="position 3"):
+        oracle.verify(BASE, 4)
+
+
+def test_a_rewound_request_is_followed_to_its_new_tokens() -> None:
+    owner = Owner(0, [1, 2, 3, 4], [5, 6], extra_ids=(0, 0, 1, 1))
+    oracle = _written(owner)
+    owner.tokens, owner.extra_ids = [1, 2, 3, 8, 9], (0, 0, 1, 2, 2)
+    owner.block_table = [5, 6, 7]
+    oracle.verify(owner, 3)
+    with pytest.raises(OracleError, match="position 3"):
+        oracle.verify(owner, 4)
+    oracle.write(owner, 3, 5)
+    oracle.verify(owner, 5)
+    owner.extra_ids = (0, 0, 2, 2, 2)
+    with pytest.raises(OracleError, match="position 2"):
+        oracle.verify(owner, 5)
+
+
+def test_positions_outside_the_table_or_the_tokens_are_refused() -> None:
+    oracle = KVOracle(2)
+    with pytest.raises(OracleError, match="table of 1 blocks"):
+        oracle.write(Owner(0, [1, 2, 3], [4]), 0, 3)
+    with pytest.raises(OracleError, match="knows 3 tokens"):
+        oracle.verify(Owner(0, [1, 2, 3], [4, 5]), 4)
+
+
+def test_tokens_may_be_any_sequence() -> None:
+    oracle = KVOracle(2)
+    oracle.write(Owner(0, np.array([1, 2, 2**32 - 1], dtype=np.uint32), [0, 1]), 0, 3)  # type: ignore[arg-type]
+    oracle.verify(Owner(1, [1, 2, 2**32 - 1], [0, 1]), 3)

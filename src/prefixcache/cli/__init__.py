@@ -1,0 +1,52 @@
+"""The command `prefixcache`: one module per sub-command, registered here and nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from prefixcache.cli.compare import compare
+from prefixcache.errors import PrefixCacheError
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="prefixcache",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Prefix caching for LLM inference: compare the designs of the field on your own traffic.",
+)
+app.command()(compare)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prefixcache {version('prefixcache')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. A user's mistake ends with one sentence on stderr and status 2, never a traceback."""
+    try:
+        app()
+    except PrefixCacheError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(USAGE_ERROR)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

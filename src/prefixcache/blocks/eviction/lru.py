@@ -1,0 +1,58 @@
+"""Least recently released first, without a heap: the order of release is the order of leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Generic
+
+from prefixcache.blocks.eviction.base import Item
+
+
+class ReleaseOrder(Generic[Item]):
+    """LRU as one insertion-ordered dict of all idle items; every operation is O(1).
+
+    A path is released tail first, and whoever holds a block holds all blocks before it. So a child is
+    always queued before its parent, and the head of the queue never has a cached child.
+    """
+
+    takes_all = True
+
+    def __init__(self) -> None:
+        self._items: dict[Item, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, item: Item) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+    def add(self, item: Item) -> None:
+        self._items[item] = None
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Add many, in this order."""
+        self._items.update(dict.fromkeys(items))
+
+    def discard(self, item: Item) -> None:
+        self._items.pop(item, None)
+
+    def peek(self) -> Item:
+        for item in self._items:
+            return item
+        raise LookupError("no idle item")
+
+    def pop(self) -> Item:
+        item = self.peek()
+        del self._items[item]
+        return item
+
+    def pop_many(self, n: int) -> list[Item]:
+        """The next n to leave (fewer when there are fewer), taken out. O(n)."""
+        items = list(islice(self._items, n))
+        for item in items:
+            del self._items[item]
+        return items

@@ -1,0 +1,111 @@
+"""Chained digests: the key of a block covers its whole prefix.
+
+    key[i] = H(key[i-1] || tokens of block i),   key[-1] = H(tag || scope)
+
+A block that carries media or extra ids mixes them into what it continues from:
+
+    key[i] = H(H(tag || key[i-1] || extras) || tokens of block i)
+
+The tags are constants of 32 bytes that no digest can be expected to equal, so the three kinds of message
+never coincide: no token list can imitate a scope or a picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeAlias
+
+import xxhash
+
+from prefixcache.errors import OptionError
+from prefixcache.keys.extras import Extras
+from prefixcache.keys.tokens import TOKEN_BYTES, Buffer
+
+Digest: TypeAlias = Callable[[bytes], bytes]
+
+_SCOPE_TAG = b"prefixcache scope".ljust(32, b"\0")
+_EXTRAS_TAG = b"prefixcache extras".ljust(32, b"\0")
+
+
+def _sha256(message: bytes) -> bytes:
+    return hashlib.sha256(message).digest()
+
+
+# Each hash with whether it resists collisions: where it does not, a hit is confirmed by comparing tokens.
+HASHES: dict[str, tuple[Digest, bool]] = {
+    "sha256": (_sha256, True),
+    "xxh3-128": (xxhash.xxh3_128_digest, False),
+}
+
+
+class ChainHash:
+    """One way of chaining digests over the blocks of a prompt.
+
+    Args:
+        hash: a name of `HASHES`, or a function from bytes to bytes or int (for study and tests; taken as
+            not collision-resistant).
+        block_size: tokens per block.
+
+    Attributes:
+        trusted: equal keys mean equal prefixes; else hits must be confirmed by tokens.
+        hashed: blocks hashed so far, for tests and benchmarks.
+    """
+
+    def __init__(self, hash: str | Callable[[bytes], bytes | int], block_size: int) -> None:
+        self.block_size = block_size
+        self.hashed = 0
+        if callable(hash):
+            self.name, self.trusted = getattr(hash, "__name__", "custom"), False
+            self._digest = _as_digest(hash)
+        elif hash in HASHES:
+            self.name = hash
+            self._digest, self.trusted = HASHES[hash]
+        else:
+            raise OptionError(f"hash is {hash!r}: expected one of {', '.join(HASHES)} or a function of bytes")
+
+    def root(self, scope: bytes) -> bytes:
+        """The digest that the first block of a scope continues from."""
+        return self._digest(_SCOPE_TAG + scope)
+
+    def block(self, parent: bytes, tokens: bytes, extras: Extras | None) -> bytes:
+        """Key of one block, full or partial, behind `parent`. O(tokens)."""
+        self.hashed += 1
+        if extras is not None:
+            parent = self._digest(_EXTRAS_TAG + parent + extras.encode())
+        return self._digest(parent + tokens)
+
+    def blocks(self, parent: bytes, tokens: Buffer, start: int, end: int, extras: Extras | None) -> list[bytes]:
+        """Keys of the full blocks [start, end) of a prompt, behind the key of block start-1. O(tokens)."""
+        size = self.block_size
+        if extras is not None:
+            keys = []
+            for i in range(start, end):
+                at = i * size
+                text = bytes(tokens[at * TOKEN_BYTES : (at + size) * TOKEN_BYTES])
+                parent = self.block(parent, text, extras.cut(at, at + size))
+                keys.append(parent)
+            return keys
+        self.hashed += end - start
+        step = size * TOKEN_BYTES
+        keys = []
+        append = keys.append
+        if self._digest is _sha256:  # the loop that every long prompt runs through: no call but the hash itself
+            sha256 = hashlib.sha256
+            for at in range(start * step, end * step, step):
+                parent = sha256(parent + tokens[at : at + step]).digest()
+                append(parent)
+            return keys
+        digest = self._digest
+        for at in range(start * step, end * step, step):
+            parent = digest(parent + tokens[at : at + step])
+            append(parent)
+        return keys
+
+
+def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:
+    def digest(message: bytes) -> bytes:
+        value = function(bytes(message))
+        return value if isinstance(value, bytes) else int(value).to_bytes(16, "little", signed=True)
+
+    return digest

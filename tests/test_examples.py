@@ -1,0 +1,56 @@
+"""What the pages and examples show is what happens: each program prints what stands behind its prints."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def promised(program: str) -> list[str]:
+    """The comments behind the lines that print, in order: one comment per printed line."""
+    return re.findall(r"^ *print\(.*\)  # (.+)$", program, flags=re.MULTILINE)
+
+
+def printed(program: str) -> list[str]:
+    command = [sys.executable, "-W", "error", "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.splitlines()
+
+
+def fenced(page: Path) -> list[str]:
+    return re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+
+
+EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
+ON_PAGES = {
+    f"{page.name}-{number}": program
+    for page in sorted(ROOT.glob("*.md"))
+    for number, program in enumerate(fenced(page), 1)
+}
+PROGRAMS = EXAMPLES | ON_PAGES
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_prints_what_it_promises(name: str) -> None:
+    expected = promised(PROGRAMS[name])
+    assert expected, f"{name} promises nothing"
+    assert printed(PROGRAMS[name]) == expected
+
+
+def test_the_readme_has_an_example() -> None:
+    assert "README.md-1" in PROGRAMS
+    assert "quickstart.py" in PROGRAMS
+
+
+def test_a_broken_promise_is_found() -> None:
+    program = "print(1)  # 2\n"
+    assert printed(program) != promised(program)

@@ -41,9 +41,9 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
         if line.output_length < 0:
             lines.fault(number, f"an output_length of {line.output_length}")
             continue
-        pieces, wrong = block_pieces(line.hash_ids, line.input_length, size, numbering)
-        if pieces is None:
-            lines.fault(number, wrong)
+        prompt = block_pieces(line.hash_ids, line.input_length, size, numbering)
+        if prompt.wrong:
+            lines.fault(number, prompt.wrong)
             continue
         session = first_chat.get(line.parent_chat_id, line.chat_id)
         first_chat[line.chat_id] = session
@@ -52,11 +52,12 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
                 timestamp=line.timestamp,
                 session=session,
                 position=number,
-                pieces=pieces,
+                pieces=prompt.pieces,
                 lengths=None,
                 length=line.input_length,
                 answer=numbering.private() if line.output_length else NOTHING,
                 answer_length=line.output_length,
+                unnamed_tail=prompt.unnamed_tail,
             )
         )
     return requests, size

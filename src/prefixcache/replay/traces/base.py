@@ -39,6 +39,7 @@ class TraceRequest:
         answer: uint32 array: the piece that is generated, one or none; its tokens in a token trace.
         answer_length: tokens generated.
         scope: what the KV depends on besides the tokens.
+        unnamed_tail: the last piece has no id in the trace: text that nothing repeats, smaller than a block.
     """
 
     timestamp: float
@@ -50,6 +51,7 @@ class TraceRequest:
     answer: UInt32s
     answer_length: int
     scope: Scope = NO_SCOPE
+    unnamed_tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +142,31 @@ class Numbering:
         return np.array(numbers, dtype=np.uint32)
 
 
-def block_pieces(
-    ids: list[int], length: int, block_size: int, numbering: Numbering
-) -> tuple[UInt32s | None, str]:
-    """The pieces of a prompt given by block ids; None and what is wrong where they do not fit its length.
+@dataclass(frozen=True, slots=True)
+class BlockPieces:
+    """A prompt given by block ids: its pieces, or `wrong`, why the ids do not fit its length."""
+
+    pieces: UInt32s = field(default_factory=lambda: NOTHING)
+    unnamed_tail: bool = False
+    wrong: str = ""
+
+
+def block_pieces(ids: list[int], length: int, block_size: int, numbering: Numbering) -> BlockPieces:
+    """The pieces of a prompt of `length` tokens.
 
     Either the last id stands for what is left of the prompt, or the ids are full blocks and what is left
     has none: then it is a piece of its own, which nothing repeats.
     """
     full, rest = divmod(length, block_size)
     if length < 1:
-        return None, f"a prompt of {length} tokens; at least 1 is needed"
+        return BlockPieces(wrong=f"a prompt of {length} tokens; at least 1 is needed")
     if len(ids) == full + (rest > 0):
-        return numbering.of(ids), ""
+        return BlockPieces(numbering.of(ids))
     if len(ids) == full:
-        return np.concatenate([numbering.of(ids), numbering.private()]), ""
-    return None, (
-        f"{len(ids)} block ids for {length} tokens, which make {full + (rest > 0)} blocks of {block_size} "
+        return BlockPieces(np.concatenate([numbering.of(ids), numbering.private()]), unnamed_tail=True)
+    needed = full + (rest > 0)
+    return BlockPieces(
+        wrong=f"{len(ids)} block ids for {length} tokens, which make {needed} blocks of {block_size} "
         "(if the trace has blocks of another size, say so with --trace-block-size)"
     )
 

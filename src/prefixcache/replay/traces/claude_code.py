@@ -69,9 +69,9 @@ class SessionReader:
         return self._requests, self._block_size
 
     def _add(self, session: _Session, time: float, call: _Call, lines: Lines, number: int) -> None:
-        pieces, wrong = block_pieces(call.hash_ids, call.length, session.block_size, self._numbering)
-        if pieces is None or call.answer_length < 0:
-            wrong = wrong or f"an 'out' of {call.answer_length}"
+        prompt = block_pieces(call.hash_ids, call.length, session.block_size, self._numbering)
+        wrong = prompt.wrong or (f"an 'out' of {call.answer_length}" if call.answer_length < 0 else "")
+        if wrong:
             lines.fault(number, f"session {session.id}, request at t={call.t}: {wrong}")
             return
         self._requests.append(
@@ -79,11 +79,12 @@ class SessionReader:
                 timestamp=time,
                 session=str(session.id),
                 position=len(self._requests),
-                pieces=pieces,
+                pieces=prompt.pieces,
                 lengths=None,
                 length=call.length,
                 answer=self._numbering.private() if call.answer_length else NOTHING,
                 answer_length=call.answer_length,
+                unnamed_tail=prompt.unnamed_tail,
             )
         )
 

@@ -67,19 +67,20 @@ def _turns(lines: Lines, size: int, numbering: Numbering) -> Iterator[_Turn]:
         if line.output_length < 0:
             lines.fault(number, f"an output_length of {line.output_length}")
             continue
-        pieces, wrong = block_pieces(line.hash_ids, line.input_length, size, numbering)
-        if pieces is None:
-            lines.fault(number, wrong)
+        prompt = block_pieces(line.hash_ids, line.input_length, size, numbering)
+        if prompt.wrong:
+            lines.fault(number, prompt.wrong)
             continue
         request = TraceRequest(
             timestamp=(line.timestamp or 0.0) / _MS,
             session="" if line.session_id is None else str(line.session_id),
             position=number,
-            pieces=pieces,
+            pieces=prompt.pieces,
             lengths=None,
             length=line.input_length,
             answer=numbering.private() if line.output_length else NOTHING,
             answer_length=line.output_length,
+            unnamed_tail=prompt.unnamed_tail,
         )
         yield _Turn(request, line.timestamp is not None, line.delay)
 

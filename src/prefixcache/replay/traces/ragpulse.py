@@ -3,6 +3,9 @@
 A prompt is its system prompt, passages, history, web search results and user input, in this order. The
 lengths of the components differ from `input_length` by a few tokens on every line (what a chat template
 adds); what is known of each component wins, so a prompt is as long as its components.
+
+The published file is several recordings one after the other, each with a clock that starts at 0. A
+timestamp that falls back therefore begins a recording that comes after all that stands before it.
 """
 
 from __future__ import annotations
@@ -64,17 +67,22 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
     """The requests of a file, with the lengths from the files beside it; every grain is visible."""
     lengths = {component: _lengths(lines.path, *where) for component, where in _COMPONENTS.items()}
     numbering = Numbering()
-    requests = []
+    requests: list[TraceRequest] = []
+    before = clock = 0.0
     for number, line in lines.decode(_Line, _EXPECTED):
         ids = [(c, i) for c in _COMPONENTS for i in getattr(line.hash_ids, c)]
         wrong = _wrong(line, ids, lengths)
         if wrong:
             lines.fault(number, wrong)
             continue
+        now = before + float(line.timestamp)
+        if now < clock:
+            before, now = clock, clock + float(line.timestamp)
+        clock = now
         sizes = np.array([lengths[component][i] for component, i in ids], dtype=np.uint32)
         requests.append(
             TraceRequest(
-                timestamp=float(line.timestamp),
+                timestamp=now,
                 session=line.session_id,
                 position=number,
                 pieces=numbering.of(ids),

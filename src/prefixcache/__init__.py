@@ -1,0 +1,56 @@
+"""Prefix caching for LLM inference: four matching designs behind one contract."""
+
+from prefixcache.cache import (
+    PRESETS,
+    Books,
+    Copy,
+    Hit,
+    Pin,
+    PrefixCache,
+    Preset,
+    Request,
+    Stats,
+)
+from prefixcache.designs import DESIGNS, Options
+from prefixcache.errors import (
+    InvariantError,
+    NoSpace,
+    OptionError,
+    PrefixCacheError,
+    RequestError,
+    ScopeError,
+    TokenError,
+)
+from prefixcache.events import Cleared, Event, Moved, Removed, Stored
+from prefixcache.keys import Media, Scope
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DESIGNS",
+    "PRESETS",
+    "Books",
+    "Cleared",
+    "Copy",
+    "Event",
+    "Hit",
+    "InvariantError",
+    "Media",
+    "Moved",
+    "NoSpace",
+    "OptionError",
+    "Options",
+    "Pin",
+    "PrefixCache",
+    "PrefixCacheError",
+    "Preset",
+    "Removed",
+    "Request",
+    "RequestError",
+    "Scope",
+    "ScopeError",
+    "Stats",
+    "Stored",
+    "TokenError",
+    "__version__",
+]

@@ -1,7 +1,7 @@
 """What identifies a prefix: its tokens, its scope, the media under its tokens, and the chain over its blocks."""
 
 from prefixcache.keys.chain import HASHES, ChainHash
-from prefixcache.keys.extras import Extras, Media, read_extras
+from prefixcache.keys.extras import Extras, Media, common_extras, pack_extra_ids, read_media
 from prefixcache.keys.memo import ChainMemo
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, as_tokens, common_tokens, to_tuple
@@ -15,7 +15,9 @@ __all__ = [
     "Media",
     "Scope",
     "as_tokens",
+    "common_extras",
     "common_tokens",
-    "read_extras",
+    "pack_extra_ids",
+    "read_media",
     "to_tuple",
 ]

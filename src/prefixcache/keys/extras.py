@@ -102,16 +102,17 @@ def _paired(a: Sequence[Run], b: Sequence[Run]) -> Iterable[tuple[Run | None, Ru
         yield (a[i] if i < len(a) else None), (b[i] if i < len(b) else None)
 
 
-def read_extras(
-    media: Iterable[Media | Mapping[str, Any]], extra_ids: Sequence[int] | None, length: int
-) -> Extras | None:
-    """The extras of a prompt of `length` tokens; None when it has none.
+def read_media(media: Iterable[Media | Mapping[str, Any]], length: int) -> tuple[Run, ...]:
+    """The media runs of a prompt of `length` tokens, sorted, continued runs joined.
 
-    Raises `ScopeError` when the metadata is malformed (a field missing or of another type, runs that
-    overlap or leave the prompt, extra ids that are not one per token). The caller then makes the request
-    uncacheable: with an unknown picture no prefix is safe, and text-only keys would mix up pictures.
+    Raises `ScopeError` when the metadata is malformed: a field missing or of another type, runs that overlap
+    or leave the prompt.
     """
-    runs = sorted((_read_run(item, i, length) for i, item in enumerate(media)), key=lambda run: run[:2])
+    try:
+        items = list(media)
+    except TypeError:
+        raise ScopeError(f"media is {media!r}: expected a sequence of Media") from None
+    runs = sorted((_read_run(item, i, length) for i, item in enumerate(items)), key=lambda run: run[:2])
     merged: list[Run] = []
     for run in runs:
         if merged:
@@ -122,8 +123,7 @@ def read_extras(
                 merged[-1] = (a, run[1], digest, offset)
                 continue
         merged.append(run)
-    ids = b"" if extra_ids is None else pack_extra_ids(extra_ids, length)
-    return Extras(tuple(merged), ids) if merged or ids else None
+    return tuple(merged)
 
 
 def pack_extra_ids(extra_ids: Sequence[int], length: int) -> bytes:

@@ -23,20 +23,18 @@ class Scope:
     Raises `ScopeError` when a field is of another type.
     """
 
-    model: Name = ""
+    model: Name | None = ""
     generation: int | None = None
     adapter: Name | None = None
     salt: Name | None = None
 
     def __post_init__(self) -> None:
-        for field in ("model", "adapter", "salt"):
+        for field, none in (("model", ""), ("adapter", None), ("salt", None)):
             value = getattr(self, field)
-            if value in ("", b"") and field != "model":
-                object.__setattr__(self, field, None)
-            elif isinstance(value, bool) or not isinstance(value, str | int | bytes | None):
+            if isinstance(value, bool) or not isinstance(value, str | int | bytes | None):
                 raise ScopeError(f"scope.{field} is {value!r}: expected str, int, bytes or None")
-        if self.model is None:
-            object.__setattr__(self, "model", "")
+            if value is None or value == "" or value == b"":
+                object.__setattr__(self, field, none)
         generation = self.generation
         if generation is not None and (
             isinstance(generation, bool) or not isinstance(generation, int) or generation < 0

@@ -1,0 +1,87 @@
+"""How long a request asks its blocks to stay: a priority and a time to live, over token ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from prefixcache.errors import OptionError
+
+DEFAULT_PRIORITY = 35
+
+PriorityRange: TypeAlias = tuple[int, int | None, int, float | None]
+PriorityLike: TypeAlias = int | Sequence[PriorityRange] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Retention of one request's blocks. A block takes the range that contains its first token.
+
+    Attributes:
+        ranges: sorted, disjoint (start, end, priority, ttl); end None means to the end of the prompt.
+        decode_priority, decode_ttl: for blocks that begin behind the prompt.
+    """
+
+    ranges: tuple[PriorityRange, ...] = ()
+    decode_priority: int | None = None
+    decode_ttl: float | None = None
+
+    def at(self, position: int, prompt_length: int) -> tuple[int | None, float | None]:
+        """(priority, ttl) of a block that begins at this token position; None is the default. O(ranges)."""
+        if position >= prompt_length:
+            return self.decode_priority, self.decode_ttl
+        for start, end, priority, ttl in self.ranges:
+            if start <= position and (end is None or position < end):
+                return priority, ttl
+        return None, None
+
+
+def read_retention(
+    priority: PriorityLike,
+    ttl: float | None,
+    decode_priority: int | None,
+    decode_ttl: float | None,
+    any_priority: bool = False,
+) -> Retention:
+    """Check and normalise the retention arguments of `open`; raises `OptionError` naming the bad one."""
+
+    def check_priority(value: object, what: str) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not (any_priority or 0 <= value <= 100):
+            raise OptionError(f"{what} is {value!r}: expected an integer from 0 to 100")
+
+    def check_ttl(value: object, what: str) -> None:
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf")
+        ):
+            raise OptionError(f"{what} is {value!r}: expected seconds from 0 on, or None")
+
+    check_ttl(ttl, "ttl")
+    check_ttl(decode_ttl, "decode_ttl")
+    if decode_priority is not None:
+        check_priority(decode_priority, "decode_priority")
+    if priority is None or isinstance(priority, int):
+        if priority is not None:
+            check_priority(priority, "priority")
+        elif ttl is None:
+            return Retention((), decode_priority, decode_ttl)
+        level = DEFAULT_PRIORITY if priority is None else priority
+        return Retention(
+            ((0, None, level, ttl),),
+            level if decode_priority is None else decode_priority,
+            ttl if decode_ttl is None else decode_ttl,
+        )
+    ranges: list[PriorityRange] = []
+    for i, item in enumerate(priority):
+        if not isinstance(item, Sequence) or len(item) not in (3, 4):
+            raise OptionError(f"priority[{i}] is {item!r}: expected (start, end, priority, ttl)")
+        start, end, level, seconds = (*item, None)[:4]
+        check_priority(level, f"priority[{i}][2]")
+        check_ttl(seconds, f"priority[{i}][3]")
+        previous_end = ranges[-1][1] if ranges else 0
+        if previous_end is None or not isinstance(start, int) or start < previous_end:
+            raise OptionError(f"priority[{i}] begins at {start!r}: ranges must be sorted and must not overlap")
+        if end is not None and (not isinstance(end, int) or end <= start):
+            raise OptionError(f"priority[{i}] ends at {end!r}: expected a token position behind {start}, or None")
+        ranges.append((start, end, level, seconds if seconds is not None else ttl))
+    return Retention(tuple(ranges), decode_priority, decode_ttl)

@@ -1,0 +1,127 @@
+"""What a cache counts: where its blocks are, and how well it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where the blocks are; the four add up to the capacity.
+
+    Attributes:
+        free: empty.
+        idle: cached and used by nobody.
+        pinned: in a live request's table, or the source of an unfinished copy.
+        quarantined: released while work that may still write them is in flight.
+    """
+
+    free: int
+    idle: int
+    pinned: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a probe found.
+
+    Attributes:
+        cached: tokens that could be reused now.
+        need: blocks that admission of the whole prompt would draw from free + idle, matched idle ones included.
+        tiers: cached tokens by the tier they lie in.
+        reason: why not more, in a word or two: "complete" (all but the last token), "last token" (whole
+            blocks would have covered it), "boundary", "not found", "empty", "lookahead", "read off",
+            "uncacheable", "old generation".
+    """
+
+    cached: int
+    need: int
+    tiers: Mapping[str, int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Monotonic counters since construction, recorded once per admission; lookups and refusals do not count.
+
+    Attributes:
+        requests: admissions of new requests, those that bypass reading included.
+        queries: prompt tokens that were looked up at admission.
+        hits: of these, tokens that were found.
+        prompt_tokens: prompt tokens of all new requests, bypassing ones included.
+        cached_tokens: of these, tokens that need not be computed.
+        preempted_requests, preempted_queries, preempted_hits: the same for requests that were resumed.
+        published_blocks, evicted_blocks, copied_blocks: blocks so far.
+        duplicate_blocks: blocks given back because another request had computed the same.
+        lookahead_tokens: tokens not reused because a draft model looks one token ahead.
+    """
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    published_blocks: int = 0
+    evicted_blocks: int = 0
+    copied_blocks: int = 0
+    duplicate_blocks: int = 0
+    lookahead_tokens: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """hits / queries; 0.0 before the first query."""
+        return self.hits / self.queries if self.queries else 0.0
+
+    @property
+    def hit_tokens(self) -> int:
+        """The same as `hits`: a hit is counted in tokens."""
+        return self.hits
+
+
+@dataclass(slots=True)
+class Counters:
+    """The part of `Stats` that the cache itself counts, while it runs."""
+
+    requests: int = 0
+    queries: int = 0
+    hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    preempted_requests: int = 0
+    preempted_queries: int = 0
+    preempted_hits: int = 0
+    published_blocks: int = 0
+    copied_blocks: int = 0
+    duplicate_blocks: int = 0
+    lookahead_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """KV to be copied before a request writes: the first `tokens` slots of one block into another.
+
+    Attributes:
+        source, target: block ids.
+        tokens: slots from the beginning of the block.
+        group: attention group the blocks belong to.
+    """
+
+    source: int
+    target: int
+    tokens: int
+    group: int = 0
+
+
+def snapshot(blocks: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Block ids as a read-only int32 array that shares no memory with the cache."""
+    table = np.array(blocks, dtype=np.int32)
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,91 @@
+"""What all parts of one cache share: the design, the pool, the lock, and the counters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from prefixcache.blocks.pool import BlockPool
+from prefixcache.cache.books import Books, Counters, Stats
+from prefixcache.cache.journal import Journal
+from prefixcache.designs import DESIGNS, Design, Options, read_options
+from prefixcache.errors import InvariantError, OptionError
+
+if TYPE_CHECKING:
+    from prefixcache.cache.request import Pin, Request
+
+
+@dataclass
+class Core:
+    """The shared state. Whoever reads or changes it holds `lock`, which is reentrant."""
+
+    design: Design
+    pool: BlockPool
+    options: Options
+    journal: Journal | None
+    clock: Callable[[], float]
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    generation: int = 0
+    live: set[Request] = field(default_factory=set)
+    pins: set[Pin] = field(default_factory=set)
+    quarantine: set[Request] = field(default_factory=set)  # closed, with blocks not yet settled
+    counters: Counters = field(default_factory=Counters)
+    next_request: int = 0
+
+    def read_stats(self) -> Stats:
+        """The counters now."""
+        counts = {item.name: getattr(self.counters, item.name) for item in fields(Counters)}
+        return Stats(**counts, evicted_blocks=self.design.evicted)
+
+    def books(self) -> Books:
+        """Where the blocks are now."""
+        free, idle, quarantined = self.pool.free, self.design.idle, self.pool.quarantined
+        return Books(free, idle, self.pool.capacity - free - idle - quarantined, quarantined)
+
+    def check(self) -> None:
+        """Assert every invariant: of the structure, of the pool, and of who owns each block."""
+        self.design.check()
+        owned = list(self.design.blocks())
+        private: dict[int, int] = {}
+        for request in self.live:
+            for block in request.private_blocks():
+                private[block] = private.get(block, 0) + 1
+        for request in self.live | self.quarantine:
+            for block in request.claimed_sources():
+                private[block] = private.get(block, 0) + 1
+            owned += request.quarantined_blocks()
+        for block, claims in private.items():
+            if claims > 1 and not self.pool.shared(block):
+                raise InvariantError(f"block {block} is in {claims} tables, its count says one")
+        self.pool.check([*owned, *private])
+        books = self.books()
+        if min(books.free, books.idle, books.pinned, books.quarantined) < 0:
+            raise InvariantError(f"the books hold a negative count: {books}")
+        stats = self.counters
+        if not (0 <= stats.hits <= stats.queries and 0 <= stats.cached_tokens <= stats.prompt_tokens):
+            raise InvariantError(f"the meters contradict each other: {stats}")
+
+
+def make_core(
+    design: str,
+    block_size: int,
+    capacity: int,
+    eviction: str | None,
+    clock: Callable[[], float],
+    options: dict[str, Any],
+) -> Core:
+    """Build the shared state; raises `OptionError` for a name or value that does not exist."""
+    if design not in DESIGNS:
+        raise OptionError(f"design is {design!r}: expected one of {', '.join(DESIGNS)}")
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise OptionError(f"block_size is {block_size!r}: expected a number of tokens from 1 on")
+    if not callable(clock):
+        raise OptionError(f"clock is {clock!r}: expected a function that returns seconds")
+    kind = DESIGNS[design]
+    read = read_options(design, kind.defaults, kind.can, options)
+    pool = BlockPool(capacity)
+    journal = Journal(read.event_buffer) if read.events else None
+    built = kind(block_size, pool, read, eviction or kind.default_eviction, journal)
+    return Core(built, pool, read, journal, clock)

@@ -1,0 +1,54 @@
+"""The log of events until somebody takes them: numbered, bounded, in order."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Sequence
+
+from prefixcache.events import Cleared, Event, Removed, Stored
+from prefixcache.keys.scope import Scope
+from prefixcache.keys.tokens import to_tuple
+
+
+class Journal:
+    """Events with consecutive sequence numbers under an epoch that is new in every cache.
+
+    When nobody takes them, the oldest are dropped beyond `most`; the gap shows in the next first sequence
+    number, and a consumer that sees one must start again from a snapshot.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.epoch = secrets.randbits(63)
+        self._first = 0
+        self._events: deque[Event] = deque()
+        self._most = most
+
+    def stored(self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope) -> None:
+        self._add(Stored(tuple(keys), parent, to_tuple(tokens), scope))
+
+    def removed(self, keys: Sequence[bytes]) -> None:
+        if not keys:
+            return
+        last = self._events[-1] if self._events else None
+        if isinstance(last, Removed):
+            self._events[-1] = Removed((*last.keys, *keys)) if len(last.keys) < 1024 else last
+            if len(last.keys) < 1024:
+                return
+        self._add(Removed(tuple(keys)))
+
+    def cleared(self) -> None:
+        self._add(Cleared())
+
+    def _add(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) > self._most:
+            self._events.popleft()
+            self._first += 1
+
+    def take(self) -> tuple[int, int, list[Event]]:
+        """(epoch, sequence number of the first event, events), and forget them."""
+        first, events = self._first, list(self._events)
+        self._first += len(events)
+        self._events.clear()
+        return self.epoch, first, events

@@ -1,0 +1,358 @@
+"""The life of a request after admission. Every way out ends in one idempotent release."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from prefixcache.cache.admission import Admission, Ask
+from prefixcache.cache.books import Copy
+from prefixcache.cache.core import Core
+from prefixcache.cache.prompts import Asked, locate, refresh
+from prefixcache.cache.request import Pin, Request, extended
+from prefixcache.designs import Holding
+from prefixcache.errors import NoSpace, RequestError, ScopeError
+from prefixcache.keys.extras import pack_extra_ids
+from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens
+
+
+class Lifecycle:
+    """Carries out what requests ask for, each call under the lock."""
+
+    def __init__(self, core: Core, admission: Admission) -> None:
+        self.core = core
+        self._admission = admission
+
+    # -- computing ----------------------------------------------------------------------------------
+
+    def computed(self, request: Request, n: int) -> None:
+        with self.core.lock:
+            self._require_open(request, "computed")
+            holding, size = request.holding, self.core.design.block_size
+            if isinstance(n, bool) or not isinstance(n, int) or not request.computed_tokens <= n <= request.length:
+                raise RequestError(
+                    f"computed({n!r}): expected a number of tokens from {request.computed_tokens} (already "
+                    f"computed) to {request.length} (known)"
+                )
+            if n > len(holding.table) * size:
+                raise RequestError(
+                    f"computed({n}): the table covers {len(holding.table) * size} tokens; reserve({n}) first"
+                )
+            if request.pending:
+                raise RequestError(f"computed({n}): {len(request.pending)} copies are pending; do them, then copied()")
+            if any(self.core.pool.shared(block) for block in self._to_write(holding)):
+                raise RequestError(f"computed({n}): another request has yet to copy out of a block of this table")
+            request._computed = n
+            self._publish(request, self._publishable(request, n))
+
+    def _to_write(self, holding: Holding) -> Sequence[int]:
+        """Blocks whose content this request still changes or publishes."""
+        return holding.table[holding.held :] if self._stores(holding) else ()
+
+    def _stores(self, holding: Holding) -> bool:
+        return holding.store and holding.generation == self.core.generation
+
+    def _publishable(self, request: Request, n: int) -> int:
+        """How many of n computed tokens may be published."""
+        if self.core.options.store_last:
+            return n
+        if n < request._admitted_length:
+            return n - 1  # the prompt is unfinished: the last computed one is withheld
+        return min(n, request.length - 1)
+
+    def _publish(self, request: Request, length: int, tail: bool = False) -> None:
+        holding = request.holding
+        if not self._stores(holding):
+            return
+        before = holding.held
+        moves = self.core.design.publish(holding, length, tail)
+        request.moves += moves
+        self.core.counters.published_blocks += holding.held - before - len(moves)
+        self.core.counters.duplicate_blocks += len(moves)
+
+    def copied(self, request: Request) -> None:
+        with self.core.lock:
+            self._drop_copies(request)
+
+    def _drop_copies(self, request: Request) -> None:
+        for copy, handle in request.pending:
+            self._drop_source(copy, handle)
+        request.pending.clear()
+
+    def _drop_source(self, copy: Copy, handle: Any) -> None:
+        if handle is None:
+            self.core.pool.give((copy.source,))
+        else:
+            self.core.design.drop(handle)
+
+    # -- growing ------------------------------------------------------------------------------------
+
+    def append(self, request: Request, tokens: int | TokenLike, extra_ids: int | Sequence[int] | None) -> None:
+        new = as_tokens((tokens,) if isinstance(tokens, int) else tokens)
+        with self.core.lock:
+            self._require_open(request, "append")
+            count = len(new) // TOKEN_BYTES
+            ids = self._extra_ids(request, count, extra_ids)
+            self._cover(request, request.length + count)
+            prompt = request.holding.prompt
+            if not isinstance(prompt.tokens, bytearray):
+                prompt.tokens = bytearray(prompt.tokens)
+            prompt.tokens += new
+            prompt.extras = extended(prompt.extras, ids)
+
+    @staticmethod
+    def _extra_ids(request: Request, count: int, extra_ids: int | Sequence[int] | None) -> Sequence[int]:
+        if extra_ids is None:
+            return [0] * count
+        if request.extra_ids is None:
+            raise ScopeError("extra_ids: this request was opened without extra ids")
+        ids = [extra_ids] if isinstance(extra_ids, int) else list(extra_ids)
+        pack_extra_ids(ids, count)
+        return ids
+
+    def reserve(self, request: Request, n: int) -> None:
+        with self.core.lock:
+            self._require_open(request, "reserve")
+            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+                raise RequestError(f"reserve({n!r}): expected a number of tokens from 0 on")
+            self._cover(request, n)
+
+    def _cover(self, request: Request, tokens: int) -> None:
+        """Make the table cover this many tokens, or raise `NoSpace` and change nothing."""
+        table = request.holding.table
+        more = -(-tokens // self.core.design.block_size) - len(table)
+        if more <= 0:
+            return
+        available = self.core.design.available
+        if more > available:
+            raise NoSpace(more, available)
+        table.extend(self.core.design.allocate_more(request.holding, more))
+
+    # -- branching and going back ---------------------------------------------------------------------
+
+    def fork(self, request: Request) -> Request:
+        with self.core.lock:
+            self._require_open(request, "fork")
+            if request.pending:
+                raise RequestError("fork: copies are pending; do them, then copied()")
+            core, holding = self.core, request.holding
+            size = core.design.block_size
+            computed = request.computed_tokens
+            full = computed // size
+            # A private full block that will never be published can be shared by count; others are copied.
+            kept = holding.held if self._stores(holding) else max(full, holding.held)
+            new = -(-request.length // size) - kept
+            available = core.design.available
+            if new > available:
+                raise NoSpace(new, available, "the fork")
+            child = self._child(request)
+            core.design.share(holding, child.holding, min(holding.held, kept))
+            for index in range(holding.held, kept):
+                core.pool.share(holding.table[index])
+                child.holding.table.append(holding.table[index])
+            child.holding.table.extend(core.design.allocate_more(child.holding, new))
+            for index in range(kept, -(-computed // size)):
+                source = holding.table[index]
+                core.pool.share(source)
+                copy = Copy(source, child.holding.table[index], min(computed - index * size, size))
+                child.pending.append((copy, None))
+                core.counters.copied_blocks += 1
+            return child
+
+    def _child(self, request: Request) -> Request:
+        parent = request.holding
+        prompt = parent.prompt
+        twin = type(prompt)(bytes(prompt.tokens), prompt.root, prompt.scope, prompt.extras, None)
+        twin.keys = list(prompt.keys) if prompt.keys is not None else None
+        holding = Holding(
+            twin,
+            generation=parent.generation,
+            store=parent.store,
+            retention=parent.retention,
+            prompt_length=parent.prompt_length,
+        )
+        child = self.new_request(request._scope, holding)
+        child.begin(request.computed_tokens)
+        child._prompt_length, child._admitted_length = request._prompt_length, request._admitted_length
+        self.core.live.add(child)
+        return child
+
+    def rewind(self, request: Request, length: int) -> None:
+        with self.core.lock:
+            self._require_open(request, "rewind")
+            if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= request.length:
+                raise RequestError(f"rewind({length!r}): expected a length from 1 to {request.length}")
+            if length == request.length:
+                return
+            core, holding = self.core, request.holding
+            size = core.design.block_size
+            whole = length // size
+            inside = whole < holding.held and length % size > 0
+            private = holding.table[max(holding.held, whole + (length % size > 0)) :]
+            if inside and core.design.available + len(private) < 1:
+                raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
+            self._forget_copies(request, whole + (length % size > 0))
+            source = holding.table[whole] if inside else -1
+            handle = core.design.handle(holding, whole) if inside else None
+            if inside:
+                core.design.hold(handle)
+            core.design.cut(holding, whole)
+            del holding.table[whole + (0 if inside or not length % size else 1) :]
+            core.pool.give(private)
+            if inside:
+                holding.table.extend(core.design.allocate_more(holding, 1))
+                request.pending.append((Copy(source, holding.table[whole], length % size), handle))
+                core.counters.copied_blocks += 1
+            self._truncate(request, length)
+
+    def _forget_copies(self, request: Request, blocks: int) -> None:
+        """Drop pending copies into table positions from `blocks` on."""
+        dropped = set(request.holding.table[blocks:])
+        for copy, handle in request.pending:
+            if copy.target in dropped:
+                self._drop_source(copy, handle)
+        request.pending = [entry for entry in request.pending if entry[0].target not in dropped]
+
+    def _truncate(self, request: Request, length: int) -> None:
+        prompt = request.holding.prompt
+        prompt.tokens = prompt.tokens[: length * TOKEN_BYTES]
+        if prompt.extras is not None:
+            prompt.extras = prompt.extras.cut(0, length)
+        if prompt.keys is not None:
+            del prompt.keys[length // self.core.design.block_size :]
+        request._computed = min(request._computed, length)
+        request._admitted_length = min(request._admitted_length, length)
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def release(self, request: Request, state: str, in_flight: bool) -> None:
+        with self.core.lock:
+            if request.state != "open":
+                if request.state == "preempted" and state != "preempted":
+                    request._state = state
+                return
+            core, holding = self.core, request.holding
+            if request.pending:
+                computed = holding.held * core.design.block_size  # what a missing copy leaves unwritten stays out
+            else:
+                computed = request.computed_tokens
+            self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
+            sources = request.pending
+            request.pending = []
+            private = array("i", core.design.private(holding))
+            core.design.release(holding)
+            holding.table = array("i")
+            if in_flight:
+                request.given_up = list(core.pool.quarantine(private))
+                request.given_up_sources = [copy if handle is None else handle for copy, handle in sources]
+                core.quarantine.add(request)
+            else:
+                core.design.give_back(private)
+                for copy, handle in sources:
+                    self._drop_source(copy, handle)
+            core.live.discard(request)
+            request._state = state
+
+    def _unshared(self, request: Request, length: int) -> int:
+        """`length`, cut before the first private block that a fork has yet to copy out of."""
+        holding, size = request.holding, self.core.design.block_size
+        for index in range(holding.held, len(holding.table)):
+            if self.core.pool.shared(holding.table[index]):
+                return min(length, index * size)
+        return length
+
+    def settled(self, request: Request) -> None:
+        with self.core.lock:
+            if request not in self.core.quarantine:
+                return
+            self.core.quarantine.discard(request)
+            self.core.pool.settle(request.given_up)
+            request.given_up = []
+            for source in request.given_up_sources:
+                if isinstance(source, Copy):
+                    self.core.pool.give((source.source,))
+                else:
+                    self.core.design.drop(source)
+            request.given_up_sources = []
+
+    def resume(self, request: Request, append: TokenLike) -> None:
+        new = as_tokens(append)
+        with self.core.lock:
+            if request.state != "preempted":
+                raise RequestError(f"resume: the request is {request.state}, expected preempted")
+            old = request.holding
+            tokens = bytes(old.prompt.tokens) + new
+            length = len(tokens) // TOKEN_BYTES
+            extras = extended(old.prompt.extras, [0] * (len(new) // TOKEN_BYTES))
+            uses_ids = extras is not None and bool(extras.ids)
+            prompt = locate(tokens, request._scope, extras, uses_ids, self.core.generation)
+            ask = Ask(
+                Asked(prompt, length, request._scope, self.core.generation, request.why_not),
+                old.retention,
+                read=request.reads,
+                store=request.stores,
+            )
+            request.holding = Holding(prompt, prompt_length=old.prompt_length)
+            try:
+                self._admission.admit(request, ask, again=True)
+            except NoSpace:
+                request.holding = old
+                raise
+            self.core.live.add(request)
+
+    # -- pins ---------------------------------------------------------------------------------------
+
+    def pin(self, asked: Asked) -> Pin:
+        with self.core.lock:
+            refresh(asked, self.core.generation)
+            holding = Holding(asked.prompt, generation=self.core.generation)
+            if not asked.why_not and not self._admission.is_old(asked):
+                match = self.core.design.match(asked.prompt, asked.length)
+                self.core.design.claim(holding, match)
+            pin = Pin(self, holding)
+            self.core.pins.add(pin)
+            return pin
+
+    def unpin(self, pin: Pin) -> None:
+        with self.core.lock:
+            if pin in self.core.pins:
+                self.core.pins.discard(pin)
+                self.core.design.release(pin.holding)
+
+    # -- making -------------------------------------------------------------------------------------
+
+    def new_request(self, scope: Any, holding: Holding) -> Request:
+        """A request that is not yet admitted."""
+        self.core.next_request += 1
+        return Request(self, self.core.next_request, scope, holding)
+
+    def open(self, asks: list[Ask], batch: bool) -> list[Request | NoSpace]:
+        """Admit one or several requests; refusals come back as values."""
+        with self.core.lock:
+            requests = []
+            for ask in asks:
+                refresh(ask.asked, self.core.generation)
+                request = self.new_request(
+                    ask.asked.given_scope, Holding(ask.asked.prompt, prompt_length=ask.asked.length)
+                )
+                request.why_not, request.reads, request.stores = ask.asked.why_not, ask.read, ask.store
+                requests.append(request)
+            if batch:
+                outcomes = self._admission.admit_batch(requests, asks)
+            else:
+                outcomes = [self._alone(request, ask) for request, ask in zip(requests, asks, strict=True)]
+            self.core.live.update(r for r, refusal in zip(requests, outcomes, strict=True) if refusal is None)
+            return [r if refusal is None else refusal for r, refusal in zip(requests, outcomes, strict=True)]
+
+    def _alone(self, request: Request, ask: Ask) -> NoSpace | None:
+        try:
+            self._admission.admit(request, ask)
+        except NoSpace as refusal:
+            return refusal
+        return None
+
+    @staticmethod
+    def _require_open(request: Request, call: str) -> None:
+        if request.state != "open":
+            raise RequestError(f"{call}: the request is {request.state}")

@@ -1,0 +1,281 @@
+"""The one door: a prefix cache of one design. See the contract of each call in its docstring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prefixcache.blocks.retention import PriorityLike, Retention, read_retention
+from prefixcache.cache.admission import Admission, Ask
+from prefixcache.cache.books import Books, Hit, Stats
+from prefixcache.cache.core import make_core
+from prefixcache.cache.lifecycle import Lifecycle
+from prefixcache.cache.presets import PRESETS
+from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
+from prefixcache.cache.request import Pin, Request
+from prefixcache.errors import NoSpace, OptionError
+from prefixcache.events import Event
+from prefixcache.keys.scope import Scope
+from prefixcache.keys.tokens import TokenLike
+
+
+class PrefixCache:
+    """Finds the part of a prompt whose KV is cached, and says which blocks hold it.
+
+    The cache owns block *ids*; the KV memory behind them is the caller's. Every call is atomic and may come
+    from any thread.
+
+    Args:
+        design: a name of `prefixcache.DESIGNS`.
+        block_size: tokens per block.
+        capacity: blocks of KV memory.
+        eviction: policy that ranks what may go; None is the design's own.
+        clock: seconds, for times to live.
+        options: named options, see `prefixcache.Options`.
+
+    Raises `OptionError` for what does not exist.
+    """
+
+    def __init__(
+        self,
+        design: str,
+        *,
+        block_size: int,
+        capacity: int,
+        eviction: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
+    ) -> None:
+        self._core = make_core(design, block_size, capacity, eviction, clock, options)
+        self._admission = Admission(self._core)
+        self._life = Lifecycle(self._core, self._admission)
+        self._batch = "claim"
+
+    @classmethod
+    def preset(cls, name: str, *, block_size: int, capacity: int, **changes: Any) -> PrefixCache:
+        """A cache that makes the match and eviction decisions of an original; `changes` override its options."""
+        if name not in PRESETS:
+            raise OptionError(f"preset is {name!r}: expected one of {', '.join(PRESETS)}")
+        preset = PRESETS[name]
+        arguments: dict[str, Any] = {"eviction": preset.eviction, **preset.options, **changes}
+        cache = cls(preset.design, block_size=block_size, capacity=capacity, **arguments)
+        cache._batch = preset.batch
+        return cache
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def design_name(self) -> str:
+        """Name of the design."""
+        return self._core.design.name
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self._core.design.block_size
+
+    @property
+    def capacity(self) -> int:
+        """Blocks in all."""
+        return self._core.pool.capacity
+
+    @property
+    def options(self) -> Any:
+        """The named options in force."""
+        return self._core.options
+
+    @property
+    def generation(self) -> int:
+        """The current weight generation."""
+        return self._core.generation
+
+    # -- asking -------------------------------------------------------------------------------------
+
+    def probe(
+        self,
+        tokens: TokenLike,
+        scope: Scope | None = None,
+        *,
+        media: MediaLike = (),
+        extra_ids: Sequence[int] | None = None,
+    ) -> Hit:
+        """How many tokens of this prompt could be reused now, what admission would draw, and why not more.
+
+        Changes nothing, recency included. 0 for an empty prompt. Costs one lookup of the design.
+        """
+        asked = self._asked(tokens, scope, media, extra_ids)
+        with self._core.lock:
+            refresh(asked, self._core.generation)
+            return self._admission.probe(Ask(asked, Retention()))
+
+    def _asked(
+        self, tokens: TokenLike, scope: Scope | None, media: MediaLike, extra_ids: Sequence[int] | None
+    ) -> Asked:
+        return read_prompt(tokens, scope, media, extra_ids, self._core.generation)
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def open(
+        self,
+        tokens: TokenLike,
+        scope: Scope | None = None,
+        *,
+        media: MediaLike = (),
+        extra_ids: Sequence[int] | None = None,
+        priority: PriorityLike = None,
+        ttl: float | None = None,
+        decode_priority: int | None = None,
+        decode_ttl: float | None = None,
+        read: bool = True,
+        store: bool = True,
+        reserve: int | None = None,
+        must_fit: bool = False,
+    ) -> Request:
+        """Admit a request: match, pin and allocate as one step.
+
+        At most n-1 of n tokens are reused. The request pins what it matched (the index owns it) and owns its
+        new blocks alone. Raises `NoSpace` without a trace when the blocks are not to be had, `TokenError` for
+        bad or no tokens, `ScopeError` and `OptionError` for other bad arguments.
+
+        Args:
+            tokens: the prompt.
+            scope: all that KV depends on besides the tokens.
+            media: the items that placeholder tokens stand for; malformed ones make the request uncacheable.
+            extra_ids: one more id per token that KV depends on.
+            priority: how long its blocks stay, 0..100, or [(start, end, priority, ttl)] over token ranges.
+            ttl: seconds until the priority falls back to the default.
+            decode_priority, decode_ttl: the same for generated blocks; by default as the prompt's.
+            read: False takes nothing from the cache (prompt log-probs need all logits).
+            store: False leaves nothing in it.
+            reserve: tokens to find room for now, hit included; None is all.
+            must_fit: with `reserve`: refuse unless the whole prompt would fit.
+        """
+        ask = self._ask(
+            tokens=tokens,
+            scope=scope,
+            media=media,
+            extra_ids=extra_ids,
+            priority=priority,
+            ttl=ttl,
+            decode_priority=decode_priority,
+            decode_ttl=decode_ttl,
+            read=read,
+            store=store,
+            reserve=reserve,
+            must_fit=must_fit,
+        )
+        outcome = self._life.open([ask], batch=False)[0]
+        if isinstance(outcome, NoSpace):
+            raise outcome
+        return outcome
+
+    def open_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[Request | NoSpace]:
+        """Admit several requests, each a dict of the arguments of `open`, as one two-phase claim.
+
+        First every match of every request is pinned, then room is made: nothing that one request brings in
+        evicts what another has matched. A request that does not fit with those admitted before it comes back
+        as a `NoSpace` value; the rest is as if it had not been there. Bad arguments raise before anything is
+        changed. Presets whose original has no such claim admit in a loop.
+        """
+        asks = []
+        for i, arguments in enumerate(requests):
+            try:
+                asks.append(self._ask(**arguments))
+            except TypeError as error:
+                raise OptionError(f"request {i} of the batch: {error}") from None
+        return self._life.open(asks, batch=self._batch == "claim")
+
+    def _ask(
+        self,
+        tokens: TokenLike,
+        scope: Scope | None = None,
+        media: MediaLike = (),
+        extra_ids: Sequence[int] | None = None,
+        priority: PriorityLike = None,
+        ttl: float | None = None,
+        decode_priority: int | None = None,
+        decode_ttl: float | None = None,
+        read: bool = True,
+        store: bool = True,
+        reserve: int | None = None,
+        must_fit: bool = False,
+    ) -> Ask:
+        if reserve is not None and (isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0):
+            raise OptionError(f"reserve is {reserve!r}: expected a number of tokens from 0 on, or None")
+        retention = read_retention(priority, ttl, decode_priority, decode_ttl, self._core.design.any_priority)
+        asked = self._asked(tokens, scope, media, extra_ids)
+        require_nonempty(asked)
+        return Ask(asked, retention, read, store, reserve, must_fit)
+
+    def pin(self, tokens: TokenLike, scope: Scope | None = None) -> Pin:
+        """Keep the cached prefix of these tokens (whole blocks, up to all of them) from eviction until released."""
+        return self._life.pin(self._asked(tokens, scope, (), None))
+
+    # -- the whole ----------------------------------------------------------------------------------
+
+    def evict(self, n_blocks: int) -> int:
+        """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many are free now that were not."""
+        if isinstance(n_blocks, bool) or not isinstance(n_blocks, int) or n_blocks < 0:
+            raise OptionError(f"evict({n_blocks!r}): expected a number of blocks from 0 on")
+        with self._core.lock:
+            return self._core.design.evict(n_blocks)
+
+    def reset(self) -> bool:
+        """Forget everything. False, and nothing changed, while a block is pinned or quarantined."""
+        core = self._core
+        with core.lock:
+            core.design.end_step()
+            books = core.books()
+            if books.pinned or books.quarantined:
+                return False
+            core.design.clear()
+            if core.journal is not None:
+                core.journal.cleared()
+            return True
+
+    def new_generation(self) -> int:
+        """The weights changed: nothing stored before can be reached again; returns the new generation.
+
+        Requests opened earlier stop publishing. O(cached blocks).
+        """
+        core = self._core
+        with core.lock:
+            core.generation += 1
+            core.design.retire()
+            return core.generation
+
+    def end_step(self) -> None:
+        """The scheduling step is over (see the option `visibility`)."""
+        with self._core.lock:
+            self._core.design.end_step()
+
+    def books(self) -> Books:
+        """Where the blocks are now; the four counts add up to the capacity."""
+        with self._core.lock:
+            return self._core.books()
+
+    def stats(self) -> Stats:
+        """Counters since construction."""
+        with self._core.lock:
+            return self._core.read_stats()
+
+    def take_events(self) -> tuple[int, int, list[Event]]:
+        """(epoch, sequence number of the first event, events) since the last call, oldest first.
+
+        A first sequence number beyond the expected one says that events were dropped because nobody came.
+        """
+        with self._core.lock:
+            if self._core.journal is None:
+                raise OptionError("events are off: build the cache with events=True")
+            return self._core.journal.take()
+
+    def check(self) -> None:
+        """Assert every invariant; raises `InvariantError` naming the broken one. O(cached blocks)."""
+        with self._core.lock:
+            self._core.check()
+
+    def __repr__(self) -> str:
+        return (
+            f"PrefixCache({self.design_name!r}, block_size={self.block_size}, capacity={self.capacity}, {self.books()})"
+        )

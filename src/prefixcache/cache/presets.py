@@ -1,0 +1,28 @@
+"""Presets: one release and class of an original each, as a design with options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """How to build a cache that decides as an original does.
+
+    Attributes:
+        design: name of the design.
+        original: the release and class it follows.
+        eviction: the original's policy, None for the design's own.
+        options: the design's options.
+        batch: "claim" where a batch is one two-phase claim, "loop" where it is a loop of open.
+    """
+
+    design: str
+    original: str
+    eviction: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    batch: str = "claim"
+
+
+PRESETS: dict[str, Preset] = {}

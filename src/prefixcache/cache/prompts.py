@@ -1,0 +1,84 @@
+"""From the arguments of a call to a checked prompt: the one place where callers' data comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from prefixcache.designs import Prompt
+from prefixcache.errors import ScopeError, TokenError
+from prefixcache.keys.extras import Extras, Media, pack_extra_ids, read_media
+from prefixcache.keys.scope import Scope
+from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens
+
+MediaLike: TypeAlias = Iterable[Media | Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Asked:
+    """A prompt as asked for.
+
+    Attributes:
+        prompt: what designs look up.
+        length: its tokens.
+        given_scope: the scope as given, its generation perhaps None.
+        generation: weight generation when it was read.
+        why_not: why it can be neither read nor stored, "" when it can.
+    """
+
+    prompt: Prompt
+    length: int
+    given_scope: Scope
+    generation: int
+    why_not: str = ""
+
+
+def read_prompt(
+    tokens: TokenLike,
+    scope: Scope | None,
+    media: MediaLike,
+    extra_ids: Sequence[int] | None,
+    generation: int,
+) -> Asked:
+    """Check and copy the arguments of a lookup.
+
+    Raises `TokenError` for bad tokens, `ScopeError` for a bad scope or bad extra ids. Malformed media
+    metadata is no error: such a request is served, but takes nothing from the cache and leaves nothing in it,
+    because with an unknown picture no key is safe.
+    """
+    buffer = as_tokens(tokens)
+    length = len(buffer) // TOKEN_BYTES
+    given = Scope() if scope is None else scope
+    if not isinstance(given, Scope):
+        raise ScopeError(f"scope is {scope!r}: expected a Scope")
+    ids = b"" if extra_ids is None else pack_extra_ids(extra_ids, length)
+    why_not = ""
+    extras: Extras | None = None
+    try:
+        runs = read_media(media, length) if media != () else ()
+        extras = Extras(runs, ids) if runs or ids else None
+    except ScopeError as error:
+        why_not = f"uncacheable: {error}"
+    return Asked(locate(buffer, given, extras, extra_ids is not None, generation), length, given, generation, why_not)
+
+
+def locate(buffer: bytes, scope: Scope, extras: Extras | None, uses_ids: bool, generation: int) -> Prompt:
+    """The prompt under the scope's full identity in this generation."""
+    full = scope if scope.generation is not None else replace(scope, generation=generation)
+    return Prompt(buffer, full.encode(generation, uses_ids), full, extras)
+
+
+def refresh(asked: Asked, generation: int) -> None:
+    """Move a prompt that was read before the weights changed to the current generation."""
+    prompt = asked.prompt
+    if asked.generation != generation and asked.given_scope.generation is None:
+        uses_ids = prompt.extras is not None and bool(prompt.extras.ids)
+        asked.prompt = locate(bytes(prompt.tokens), asked.given_scope, prompt.extras, uses_ids, generation)
+    asked.generation = generation
+
+
+def require_nonempty(asked: Asked) -> None:
+    """Raises `TokenError` for an empty prompt: there would be no logits to sample from."""
+    if not asked.length:
+        raise TokenError("the prompt is empty: expected at least one token")

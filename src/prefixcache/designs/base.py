@@ -1,0 +1,256 @@
+"""The interface of a matching design: what is cached, who pins it, what may go.
+
+A design owns the blocks that it has stored. A request owns the rest of its table. `Holding` is the line
+between the two, and every change of ownership moves it:
+
+    table   [0 .......... held) [held .............. len(table))
+             the index owns,     private to the request: being computed,
+             pinned by it        or never to be published
+
+All calls come under the cache's lock; a design never locks, never calls back, and never copies memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from prefixcache.blocks.pool import BlockPool
+from prefixcache.blocks.retention import Retention
+from prefixcache.designs.options import Options
+from prefixcache.keys.extras import Extras
+from prefixcache.keys.scope import Scope
+from prefixcache.keys.tokens import Buffer
+
+
+class EventSink(Protocol):
+    """Where a design reports what became findable and what is so no longer."""
+
+    def stored(self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope) -> None: ...
+
+    def removed(self, keys: Sequence[bytes]) -> None: ...
+
+
+@dataclass(slots=True)
+class Prompt:
+    """What a lookup asks for.
+
+    Attributes:
+        tokens: the tokens as one uint32 buffer.
+        root: the encoded scope, generation included: nothing is shared between two roots.
+        scope: the same for people and events, its generation filled in.
+        extras: media and extra ids of the whole prompt, None when it has none.
+        keys: block keys that a design has computed for this prompt, to be used again.
+    """
+
+    tokens: Buffer
+    root: bytes
+    scope: Scope
+    extras: Extras | None = None
+    keys: list[bytes] | None = None
+
+
+@dataclass(slots=True)
+class Partial:
+    """A hit inside a block: the first `tokens` of `source`.
+
+    Attributes:
+        source: the block that holds them.
+        tokens: how many of its tokens match, 1 .. block_size - 1 (block_size when the source is longer
+            than what may be reused).
+        idle: the source is in nobody's table.
+        takeable: it is idle and nothing is cached behind it, so it may be extended in place.
+        handle: the design's name for the source, for `hold` and `take`.
+    """
+
+    source: int
+    tokens: int
+    idle: bool
+    takeable: bool
+    handle: Any
+
+
+@dataclass(slots=True)
+class Match:
+    """What a lookup found; nothing is changed or pinned by it.
+
+    Attributes:
+        tokens: cached tokens from the beginning, whole blocks.
+        blocks: the blocks that hold them, in order.
+        idle: how many of these blocks are idle now (pinning them takes them from the idle ones).
+        anchor: the design's name for the place where the match ends.
+        partial: what more is reusable inside the next block.
+    """
+
+    tokens: int
+    blocks: Sequence[int]
+    idle: int
+    anchor: Any
+    partial: Partial | None = None
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one live request holds.
+
+    Attributes:
+        prompt: its tokens (growing), scope and extras.
+        table: block ids, one per block of the request, in order.
+        held: blocks at the front of the table that the index owns and this request pins.
+        anchor: the design's name for the end of the held part; None at the beginning.
+        generation: weight generation at admission.
+        store: whether anything of it is published.
+        retention: priorities and times to live that its blocks ask for.
+        prompt_length: tokens of the prompt; blocks that begin behind it are generated ones.
+    """
+
+    prompt: Prompt
+    table: array[int] = field(default_factory=lambda: array("i"))
+    held: int = 0
+    anchor: Any = None
+    generation: int = 0
+    store: bool = True
+    retention: Retention = field(default_factory=Retention)
+    prompt_length: int = 0
+
+
+class Design(ABC):
+    """One way of finding cached prefixes. See the module for who owns what.
+
+    Args:
+        block_size: tokens per block.
+        pool: where empty blocks come from and go to.
+        options: the named options, already checked against what the design can honour.
+        eviction: name of the policy that ranks what may go.
+        events: where changes of the index are reported; None when nobody listens.
+    """
+
+    name: ClassVar[str]
+    defaults: ClassVar[dict[str, Any]] = {}
+    can: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    default_eviction: ClassVar[str] = "lru"
+    any_priority: bool = False  # priorities beyond 0..100 are allowed
+
+    def __init__(
+        self, block_size: int, pool: BlockPool, options: Options, eviction: str, events: EventSink | None
+    ) -> None:
+        self.block_size = block_size
+        self.pool = pool
+        self.options = options
+        self.events = events
+        self.eviction = eviction
+        self.evicted = 0  # blocks so far
+
+    # -- lookup -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def match(self, prompt: Prompt, limit: int) -> Match:
+        """The longest cached prefix of the first `limit` tokens. Changes nothing."""
+
+    # -- ownership --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def claim(self, holding: Holding, match: Match) -> None:
+        """Pin the match for the holding: its blocks become the front of the table. The index owns them."""
+
+    @abstractmethod
+    def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
+        """Make the first `length` computed tokens findable; with `tail` also what does not fill a block.
+
+        Ownership of the newly stored blocks goes to the index, pinned by the holding. Where the index
+        already has a block, the holding moves onto it and its own goes back to the pool; returned are
+        (table index, old block, new block) of these moves.
+        """
+
+    @abstractmethod
+    def cut(self, holding: Holding, blocks: int) -> None:
+        """Let go of the held blocks from index `blocks` on; the table is left to the caller."""
+
+    @abstractmethod
+    def release(self, holding: Holding) -> None:
+        """Let go of all that is held, tail first; the path counts as used now. held becomes 0."""
+
+    @abstractmethod
+    def share(self, holding: Holding, other: Holding, blocks: int) -> None:
+        """Pin the first `blocks` held blocks of `holding` for `other` too."""
+
+    @abstractmethod
+    def handle(self, holding: Holding, index: int) -> Any:
+        """The design's name for the held block at this table index, for `hold`."""
+
+    @abstractmethod
+    def hold(self, handle: Any) -> None:
+        """Pin one stored block as the source of a copy."""
+
+    @abstractmethod
+    def drop(self, handle: Any) -> None:
+        """Undo one `hold`."""
+
+    def take(self, holding: Holding, partial: Partial) -> None:
+        """Take a takeable source out of the index: it becomes the next, private block of the table."""
+        raise NotImplementedError(f"{self.name} has no partial hits")
+
+    # -- room -------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def idle(self) -> int:
+        """Cached blocks that nobody uses."""
+
+    def evict(self, blocks: int) -> int:
+        """Evict at least this many idle blocks (all, when there are fewer) into the pool; how many went."""
+        gone = self._evict(blocks) if blocks > 0 else 0
+        self.evicted += gone
+        return gone
+
+    @abstractmethod
+    def _evict(self, blocks: int) -> int:
+        """The design's own way of doing it; `blocks` is at least 1."""
+
+    @property
+    def available(self) -> int:
+        """Blocks that an admission can draw: free and idle ones."""
+        return self.pool.free + self.idle
+
+    def allocate(self, blocks: int) -> array[int]:
+        """Private blocks for a request: empty ones first, then evicted ones. The caller has checked the room."""
+        shortfall = blocks - self.pool.free
+        if shortfall > 0:
+            self.evict(shortfall)
+        return self.pool.take(blocks)
+
+    def allocate_more(self, holding: Holding, blocks: int) -> array[int]:
+        """As `allocate`, for a request that is already running."""
+        return self.allocate(blocks)
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Private blocks that a request has let go of."""
+        self.pool.give(blocks)
+
+    def private(self, holding: Holding) -> Sequence[int]:
+        """The blocks of the table that the index does not own."""
+        return holding.table[holding.held :]
+
+    # -- life of the index --------------------------------------------------------------------------
+
+    def end_step(self) -> None:  # noqa: B027 - most designs show blocks as soon as they are computed
+        """The scheduling step is over: blocks registered in it can be matched (`visibility="step"`)."""
+
+    @abstractmethod
+    def retire(self) -> None:
+        """The weights changed: all that is stored can no longer be reached and is evicted first."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Drop everything; the caller has made sure that nothing is pinned. Blocks go to the pool."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[int]:
+        """Every block that the index owns, once."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Assert every invariant of the structure; raises `InvariantError` naming the broken one."""

@@ -1,0 +1,83 @@
+"""The named options, with one meaning in every design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from prefixcache.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a design behaves where the field differs. A design restricts the values it can honour.
+
+    Attributes:
+        partial: reuse inside a block: "off", "copy" (the request copies it before it writes) or "take"
+            (an unused leaf is extended in place and leaves the index; else copied).
+        store_last: whether the last known token's block may be published.
+        duplicates: when two requests compute the same block: "give_back" moves the later one onto the
+            first one's block, "keep" leaves its table as it is.
+        evict_unit: "tail" evicts only as many blocks as asked from the end of a leaf, "node" whole leaves.
+        hash: name of the chain's hash, or a function from bytes to bytes or int.
+        child_limit: from this many children on, partial matching gives up; None: never.
+        visibility: computed blocks can be matched at once ("computed") or after `end_step` ("step").
+        lookahead: 1 when a draft model's KV depends on one token past the position.
+        child_hash: test hook of radix: a function that replaces the hash of a routing key.
+        events: whether events are recorded for `take_events`.
+        event_buffer: events kept for a consumer that does not come; beyond it the oldest are dropped.
+    """
+
+    partial: str = "off"
+    store_last: bool = True
+    duplicates: str = "give_back"
+    evict_unit: str = "tail"
+    hash: str | Callable[[bytes], bytes | int] = "sha256"
+    child_limit: int | None = None
+    visibility: str = "computed"
+    lookahead: int = 0
+    child_hash: Callable[[bytes], int] | None = None
+    events: bool = True
+    event_buffer: int = 100_000
+
+
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "partial": ("off", "copy", "take"),
+    "store_last": (True, False),
+    "duplicates": ("give_back", "keep"),
+    "evict_unit": ("tail", "node"),
+    "visibility": ("computed", "step"),
+    "lookahead": (0, 1),
+    "events": (True, False),
+}
+
+
+def read_options(
+    design: str, defaults: dict[str, Any], can: dict[str, tuple[Any, ...]], given: dict[str, Any]
+) -> Options:
+    """The options of a design from its defaults, what it can honour, and what the user gave.
+
+    Raises `OptionError` naming the option, the value and what there is.
+    """
+    names = [field.name for field in fields(Options)]
+    for name in given:
+        if name not in names:
+            raise OptionError(f"{design} has no option {name!r}: expected one of {', '.join(names)}")
+    values = defaults | given
+    for bool_name, true_means in (("partial", "copy"),):
+        if isinstance(values.get(bool_name), bool):
+            values[bool_name] = true_means if values[bool_name] else "off"
+    for name, value in values.items():
+        allowed = can.get(name, _VALUES.get(name))
+        if allowed is not None and not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
+            raise OptionError(
+                f"{design} cannot honour {name}={value!r}: expected {' or '.join(repr(a) for a in allowed)}"
+            )
+    limit = values.get("child_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise OptionError(f"child_limit is {limit!r}: expected a number of children from 1 on, or None")
+    buffer = values.get("event_buffer", 1)
+    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
+        raise OptionError(f"event_buffer is {buffer!r}: expected a number of events from 1 on")
+    return Options(**values)

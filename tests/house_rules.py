@@ -89,9 +89,7 @@ def files(root: Path, pattern: str = "*") -> list[Path]:
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = filter(kept, folders)
-        found += [
-            Path(folder, name).relative_to(root) for name in names if fnmatch(name, pattern) and kept(name)
-        ]
+        found += [Path(folder, name).relative_to(root) for name in names if fnmatch(name, pattern) and kept(name)]
     return sorted(found)
 
 
@@ -136,8 +134,7 @@ def import_direction(root: Path) -> Iterator[str]:
         if path.is_relative_to(PACKAGE)
     }
     yield from (
-        f"{PACKAGE}/{room}: no room of the house; MAY_IMPORT does not list it"
-        for room in rooms - MAY_IMPORT.keys()
+        f"{PACKAGE}/{room}: no room of the house; MAY_IMPORT does not list it" for room in rooms - MAY_IMPORT.keys()
     )
     for path, tree in _parsed(root, PACKAGE):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -200,7 +197,7 @@ def typed(root: Path) -> Iterator[str]:
 
 
 def front_door(root: Path) -> Iterator[str]:
-    """`prefixcache/__init__.py` imports and lists the public names and does nothing else."""
+    """`prefixcache/__init__.py` imports and lists the public names, says the version, and does nothing else."""
     path = PACKAGE / "__init__.py"
     bound: list[str] = []
     listed: list[str] = []
@@ -214,8 +211,10 @@ def front_door(root: Path) -> Iterator[str]:
                 bound += [alias.asname or alias.name for alias in node.names]
             case ast.Assign(targets=[ast.Name(id="__all__")]):
                 listed = ast.literal_eval(node.value)
+            case ast.Assign(targets=[ast.Name(id="__version__")]):
+                bound.append("__version__")
             case _:
-                yield f"{path}:{node.lineno}: only imports and __all__ stand here"
+                yield f"{path}:{node.lineno}: only imports, __version__ and __all__ stand here"
     if sorted(bound) != sorted(listed):
         yield f"{path}: imports and __all__ differ in {sorted(set(bound) ^ set(listed))}"
 
@@ -255,9 +254,7 @@ def _anchors(page: Path) -> set[str]:
 
 def design_pages(root: Path) -> Iterator[str]:
     """The pages of the designs have the same headings in the same order, so that they read side by side."""
-    pages = [
-        path for path in files(root, "*.md") if path.parent == Path("docs/designs") and path.stem != "README"
-    ]
+    pages = [path for path in files(root, "*.md") if path.parent == Path("docs/designs") and path.stem != "README"]
     for page in pages[1:]:
         if _headings(root / page)[1:] != _headings(root / pages[0])[1:]:
             yield f"{page}: other headings than {pages[0]}"
@@ -305,8 +302,7 @@ def locks(root: Path) -> Iterator[str]:
     dependencies = {_distribution(entry) for entry in project["project"]["dependencies"]}
     run, dev = pins.values()
     yield from (
-        f"requirements.lock: {missing} is not pinned; run make lock"
-        for missing in sorted(dependencies - run.keys())
+        f"requirements.lock: {missing} is not pinned; run make lock" for missing in sorted(dependencies - run.keys())
     )
     for name in sorted(run):
         if dev.get(name) != run[name]:

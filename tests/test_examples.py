@@ -25,9 +25,7 @@ def printed(program: str) -> list[str]:
 
 
 def fenced(page: Path) -> list[str]:
-    return re.findall(
-        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}

@@ -86,9 +86,7 @@ def _read_tar(stream: BinaryIO, file: Path, block_size: int | None, skip_bad: bo
 
 def _check_block_size(file: Path, kind: Format, block_size: int | None) -> None:
     if block_size is not None and kind.block_size is None:
-        raise TraceError(
-            f"{file}: a {kind.name} trace says itself how long its parts are: no block size fits"
-        )
+        raise TraceError(f"{file}: a {kind.name} trace says itself how long its parts are: no block size fits")
 
 
 def _trace(file: Path, kind: Format, requests: list[TraceRequest], size: int, skipped: int) -> Trace:

@@ -20,9 +20,7 @@ from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequ
 from prefixcache.replay.traces.lines import Lines
 
 _BLOCK_SIZE = 512
-_EXPECTED = (
-    'a Mooncake line such as {"timestamp": 0, "input_length": 1000, "output_length": 50, "hash_ids": [0, 1]}'
-)
+_EXPECTED = 'a Mooncake line such as {"timestamp": 0, "input_length": 1000, "output_length": 50, "hash_ids": [0, 1]}'
 _MS = 1000.0
 
 

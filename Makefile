@@ -39,7 +39,7 @@ bench: $(VENV)/.dev ## run every program in bench/
 
 wheel: $(VENV)/.dev ## build the wheel into dist/
 	@rm -rf dist
-	@$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
 lock: ## pin the newest dependencies; use the oldest supported Python: make lock PYTHON=python3.11

@@ -215,7 +215,7 @@ class PrefixCache:
     # -- the whole ----------------------------------------------------------------------------------
 
     def evict(self, n_blocks: int) -> int:
-        """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many are free now that were not."""
+        """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many became free."""
         if isinstance(n_blocks, bool) or not isinstance(n_blocks, int) or n_blocks < 0:
             raise OptionError(f"evict({n_blocks!r}): expected a number of blocks from 0 on")
         with self._core.lock:

@@ -19,14 +19,6 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Media:
-    digest: bytes
-    start: int
-    length: int | None
-    offset: int = 0
-
-
-@dataclass(frozen=True)
 class Copy:
     source: int
     target: int
@@ -40,8 +32,9 @@ class Owner:
     tokens: list[int]
     block_table: list[int]
     scope: Scope = field(default_factory=Scope)
-    media: tuple[Media, ...] = ()
+    media: tuple[tuple[int, int, bytes, int], ...] = ()  # (first token, end token, digest, offset in the item)
     extra_ids: tuple[int, ...] | None = None
+    why_not: str = ""
 
 
 def _written(owner: Owner, block_size: int = 2) -> KVOracle:
@@ -51,7 +44,7 @@ def _written(owner: Owner, block_size: int = 2) -> KVOracle:
 
 
 BASE = Owner(0, [1, 2, 3, 4], [5, 6])
-PICTURE = Owner(0, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 1, 2),))
+PICTURE = Owner(0, [1, 2, 3, 4], [5, 6], media=((1, 3, b"a", 0),))
 
 
 def test_what_was_written_is_found_through_another_table_with_the_same_blocks() -> None:
@@ -68,7 +61,7 @@ def test_what_was_written_is_found_through_another_table_with_the_same_blocks() 
         (Owner(1, [1, 2, 3, 4], [5, 6], Scope(adapter="x")), 0),
         (Owner(1, [1, 2, 3, 4], [5, 6], Scope(generation=1)), 0),
         (Owner(1, [1, 2, 3, 4], [5, 6], extra_ids=(0, 0, 7, 0)), 2),
-        (Owner(1, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 2, 2),)), 2),
+        (Owner(1, [1, 2, 3, 4], [5, 6], media=((2, 4, b"a", 0),)), 2),
         (Owner(1, [1, 2, 3, 4], [6, 5]), 0),
         (Owner(1, [1, 2, 3, 4], [5, 7]), 2),  # never written
     ],
@@ -82,19 +75,23 @@ def test_a_wrong_slot_is_named_with_what_it_holds(reader: Owner, position: int) 
 
 def test_media_belong_to_the_tokens_they_cover() -> None:
     oracle = _written(PICTURE)
-    oracle.verify(Owner(1, [1, 2, 3, 4], [5, 6], media=(Media(b"\x01", 1, 1), Media(b"\x01", 2, 1, 1))), 4)
-    for other in (Media(b"\x02", 1, 2), Media(b"\x01", 1, 2, 1), Media(b"\x01", 1, 1)):
+    oracle.verify(Owner(1, [1, 2, 3, 4], [5, 6], media=((1, 2, b"a", 0), (2, 3, b"a", 1))), 4)
+    for other in ((1, 3, b"b", 0), (1, 3, b"a", 1), (1, 2, b"a", 0)):
         with pytest.raises(OracleError):
             oracle.verify(Owner(2, [1, 2, 3, 4], [5, 6], media=(other,)), 4)
 
 
-def test_incomplete_media_make_kv_that_nobody_else_may_read() -> None:
-    broken = (Media(b"\x01", 1, None),)
-    owner = Owner(0, [1, 2, 3, 4], [5, 6], media=broken)
+def test_kv_of_an_uncacheable_request_is_good_for_itself_and_its_forks() -> None:
+    owner = Owner(0, [1, 2, 3, 4], [5, 6], why_not="uncacheable")
     oracle = _written(owner)
     oracle.verify(owner, 4)
-    with pytest.raises(OracleError, match="position 0"):
-        oracle.verify(Owner(1, [1, 2, 3, 4], [5, 6], media=broken), 1)
+    child, grandchild = (Owner(id, [1, 2, 3, 4], [5, 6], why_not="uncacheable") for id in (1, 2))
+    for stranger in (child, Owner(3, [1, 2, 3, 4], [5, 6])):
+        with pytest.raises(OracleError, match="position 0"):
+            oracle.verify(stranger, 1)
+    oracle.fork(owner, child)
+    oracle.fork(child, grandchild)
+    oracle.verify(grandchild, 4)
 
 
 def test_a_copy_carries_content_and_needs_a_written_source() -> None:

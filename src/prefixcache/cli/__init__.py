@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from prefixcache.cli.compare import compare
+from prefixcache.cli.scenario import scenario
 from prefixcache.errors import PrefixCacheError
 
 USAGE_ERROR = 2
@@ -23,6 +24,7 @@ app = typer.Typer(
     help="Prefix caching for LLM inference: compare the designs of the field on your own traffic.",
 )
 app.command()(compare)
+app.command()(scenario)
 
 
 def _show_version(wanted: bool) -> None:

@@ -44,7 +44,11 @@ class BlockCopy(Protocol):
 
 
 class Owner(Protocol):
-    """What the oracle reads of a request."""
+    """What the oracle reads of a request.
+
+    `media` holds runs as (first token, end token, digest, offset in the item). A request may also say
+    `why_not` it is cacheable: then nobody knows what its KV depends on, and it is good for itself alone.
+    """
 
     @property
     def id(self) -> int: ...
@@ -53,7 +57,7 @@ class Owner(Protocol):
     @property
     def scope(self) -> Any: ...
     @property
-    def media(self) -> Sequence[Any]: ...
+    def media(self) -> Sequence[tuple[int, int, bytes, int]]: ...
     @property
     def extra_ids(self) -> Any: ...
     @property
@@ -70,6 +74,20 @@ class _Position(NamedTuple):
     def __str__(self) -> str:
         extra = f" with extra id {self.extra}" if self.extra else ""
         return f"{self.token}{extra}" + (f" under media {self.media}" if self.media else "")
+
+
+class _Root(NamedTuple):
+    """What KV depends on besides the tokens and what lies under them."""
+
+    model: Hashable
+    generation: Hashable
+    adapter: Hashable
+    salt: Hashable
+    alone: int | None  # the request that this KV is good for alone
+
+    def __str__(self) -> str:
+        given = [f"{name} {value!r}" for name, value in self._asdict().items() if value not in (None, "")]
+        return ", ".join(given) or "the default scope"
 
 
 @dataclass(slots=True)
@@ -99,6 +117,7 @@ class KVOracle:
         self._numbers: dict[tuple[int, Hashable], int] = {}
         self._origins: list[tuple[int, Hashable]] = []  # content -> (content before it, last position)
         self._chains: dict[int, _Chain] = {}
+        self._alone: dict[int, int] = {}  # fork -> first ancestor, for KV that is good for one request alone
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
         """Do the moves in order. O(tokens copied).
@@ -145,6 +164,10 @@ class KVOracle:
                     f"found {self._describe(slots[offset])}"
                 )
 
+    def fork(self, parent: Owner, child: Owner) -> None:
+        """`child` is another sample of `parent`: it may read its KV even where that is good for nobody else."""
+        self._alone[child.id] = self._alone.get(parent.id, parent.id)
+
     def _walk(self, request: Owner, start: int, stop: int) -> Iterable[tuple[int, list[int | None], int]]:
         """Yield (position, slots of its block, offset in the block)."""
         table = [int(block) for block in request.block_table]
@@ -177,8 +200,8 @@ class KVOracle:
         if length > len(tokens):
             raise OracleError(f"request {request.id} knows {len(tokens)} tokens, {length} were asked for")
         extra_ids = () if request.extra_ids is None else tuple(int(extra) for extra in request.extra_ids)
-        media = tuple((item.digest, item.start, item.length, item.offset) for item in request.media)
-        root = self._number(-1, _identity(request, any(None in item for item in media)))
+        media = tuple(request.media)
+        root = self._root(request)
         chain = self._chains.get(request.id)
         if chain is None or chain.root != root or chain.media != media:
             chain = self._chains[request.id] = _Chain(root, media, tokens[:0], ())
@@ -188,7 +211,7 @@ class KVOracle:
         del chain.contents[same:]
         chain.tokens, chain.extra_ids = tokens.copy(), extra_ids
         if same < length:
-            covers = _covers(request.media, length)
+            covers = _covers(media, length)
             content = chain.contents[-1] if same else root
             for position in range(same, length):
                 # A missing extra id and 0 are the same to a model: the id 0 stands for "none".
@@ -196,6 +219,13 @@ class KVOracle:
                 content = self._number(content, _Position(int(tokens[position]), extra, covers.get(position)))
                 chain.contents.append(content)
         return chain.contents
+
+    def _root(self, request: Owner) -> int:
+        scope = request.scope
+        alone = self._alone.get(request.id, request.id) if getattr(request, "why_not", "") else None
+        # The contract: an empty adapter or salt means none.
+        identity = _Root(scope.model, scope.generation, scope.adapter or None, scope.salt or None, alone)
+        return self._number(-1, identity)
 
     def _number(self, before: int, last: Hashable) -> int:
         key = (before, last)
@@ -216,29 +246,15 @@ class KVOracle:
         shown = ", ".join(reversed(tokens[:_SHOWN]))
         if len(tokens) > _SHOWN:
             shown = f"{len(tokens) - _SHOWN} tokens, " + shown
-        return f"the KV of [{shown}] in scope {last}"
+        return f"the KV of [{shown}] under {last}"
 
 
-def _identity(request: Owner, broken_media: bool) -> Hashable:
-    scope = request.scope
-    return (
-        ("model", scope.model),
-        ("generation", scope.generation),
-        # The contract: an empty adapter or salt means none.
-        ("adapter", scope.adapter or None),
-        ("salt", scope.salt or None),
-        # Nobody can say which picture incomplete metadata mean: such KV is good for this request alone.
-        ("unknown media of request", request.id if broken_media else None),
-    )
-
-
-def _covers(media: Sequence[Any], length: int) -> dict[int, Hashable]:
+def _covers(media: Sequence[tuple[int, int, bytes, int]], length: int) -> dict[int, Hashable]:
     """Position -> (digest, offset in the item) for the positions below `length` under a media item."""
     return {
-        position: (item.digest, item.offset + position - item.start)
-        for item in media
-        if None not in (item.digest, item.start, item.length, item.offset)
-        for position in range(item.start, min(length, item.start + item.length))
+        position: (digest, offset + position - start)
+        for start, end, digest, offset in media
+        for position in range(start, min(length, end))
     }
 
 

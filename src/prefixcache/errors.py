@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 
 class PrefixCacheError(Exception):
     """The base of all errors of this library."""
@@ -42,3 +44,15 @@ class RequestError(PrefixCacheError, RuntimeError):
 
 class InvariantError(PrefixCacheError, AssertionError):
     """`check()` found an invariant broken: a fault of this library, with the state that shows it."""
+
+
+def whole_number(
+    value: object, what: str, least: int = 0, most: int | None = None, error: type[PrefixCacheError] = OptionError
+) -> int:
+    """`value` as an int from `least` to `most`, numpy integers included; raises `error` saying what was expected."""
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        number = operator.index(value)
+        if number >= least and (most is None or number <= most):
+            return number
+    upto = f"to {most}" if most is not None else "on"
+    raise error(f"{what} is {value!r}: expected an integer from {least} {upto}")

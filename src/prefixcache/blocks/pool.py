@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from prefixcache.errors import InvariantError, OptionError
+from prefixcache.errors import InvariantError, whole_number
 
 MAX_BLOCKS = 2**31 - 1
 
@@ -27,9 +27,7 @@ class BlockPool:
     """
 
     def __init__(self, capacity: int) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= MAX_BLOCKS:
-            raise OptionError(f"capacity is {capacity!r}: expected a number of blocks from 1 to {MAX_BLOCKS}")
-        self.capacity = capacity
+        self.capacity = whole_number(capacity, "capacity", least=1, most=MAX_BLOCKS)
         self._freed = array("i")  # a stack
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0

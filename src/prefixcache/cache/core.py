@@ -11,7 +11,7 @@ from prefixcache.blocks.pool import BlockPool
 from prefixcache.cache.books import Books, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.designs import DESIGNS, Design, Options, read_options
-from prefixcache.errors import InvariantError, OptionError
+from prefixcache.errors import InvariantError, OptionError, whole_number
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Pin, Request
@@ -79,8 +79,7 @@ def make_core(
     """Build the shared state; raises `OptionError` for a name or value that does not exist."""
     if design not in DESIGNS:
         raise OptionError(f"design is {design!r}: expected one of {', '.join(DESIGNS)}")
-    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
-        raise OptionError(f"block_size is {block_size!r}: expected a number of tokens from 1 on")
+    block_size = whole_number(block_size, "block_size", least=1)
     if not callable(clock):
         raise OptionError(f"clock is {clock!r}: expected a function that returns seconds")
     kind = DESIGNS[design]

@@ -12,7 +12,7 @@ from prefixcache.cache.core import Core
 from prefixcache.cache.prompts import Asked, locate, refresh
 from prefixcache.cache.request import Pin, Request, extended
 from prefixcache.designs import Holding
-from prefixcache.errors import NoSpace, RequestError, ScopeError
+from prefixcache.errors import NoSpace, RequestError, ScopeError, whole_number
 from prefixcache.keys.extras import pack_extra_ids
 from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens
 
@@ -30,11 +30,7 @@ class Lifecycle:
         with self.core.lock:
             self._require_open(request, "computed")
             holding, size = request.holding, self.core.design.block_size
-            if isinstance(n, bool) or not isinstance(n, int) or not request.computed_tokens <= n <= request.length:
-                raise RequestError(
-                    f"computed({n!r}): expected a number of tokens from {request.computed_tokens} (already "
-                    f"computed) to {request.length} (known)"
-                )
+            n = whole_number(n, "computed: n", request.computed_tokens, request.length, RequestError)
             if n > len(holding.table) * size:
                 raise RequestError(
                     f"computed({n}): the table covers {len(holding.table) * size} tokens; reserve({n}) first"
@@ -114,8 +110,7 @@ class Lifecycle:
     def reserve(self, request: Request, n: int) -> None:
         with self.core.lock:
             self._require_open(request, "reserve")
-            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-                raise RequestError(f"reserve({n!r}): expected a number of tokens from 0 on")
+            n = whole_number(n, "reserve: n", error=RequestError)
             self._cover(request, n)
 
     def _cover(self, request: Request, tokens: int) -> None:
@@ -181,8 +176,7 @@ class Lifecycle:
     def rewind(self, request: Request, length: int) -> None:
         with self.core.lock:
             self._require_open(request, "rewind")
-            if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= request.length:
-                raise RequestError(f"rewind({length!r}): expected a length from 1 to {request.length}")
+            length = whole_number(length, "rewind: length", 1, request.length, RequestError)
             if length == request.length:
                 return
             core, holding = self.core, request.holding

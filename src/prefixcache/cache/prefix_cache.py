@@ -14,7 +14,7 @@ from prefixcache.cache.lifecycle import Lifecycle
 from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
 from prefixcache.cache.request import Pin, Request
-from prefixcache.errors import NoSpace, OptionError
+from prefixcache.errors import NoSpace, OptionError, whole_number
 from prefixcache.events import Event
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TokenLike
@@ -201,8 +201,8 @@ class PrefixCache:
         reserve: int | None = None,
         must_fit: bool = False,
     ) -> Ask:
-        if reserve is not None and (isinstance(reserve, bool) or not isinstance(reserve, int) or reserve < 0):
-            raise OptionError(f"reserve is {reserve!r}: expected a number of tokens from 0 on, or None")
+        if reserve is not None:
+            reserve = whole_number(reserve, "reserve")
         retention = read_retention(priority, ttl, decode_priority, decode_ttl, self._core.design.any_priority)
         asked = self._asked(tokens, scope, media, extra_ids)
         require_nonempty(asked)
@@ -216,8 +216,7 @@ class PrefixCache:
 
     def evict(self, n_blocks: int) -> int:
         """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many became free."""
-        if isinstance(n_blocks, bool) or not isinstance(n_blocks, int) or n_blocks < 0:
-            raise OptionError(f"evict({n_blocks!r}): expected a number of blocks from 0 on")
+        n_blocks = whole_number(n_blocks, "n_blocks")
         with self._core.lock:
             return self._core.design.evict(n_blocks)
 

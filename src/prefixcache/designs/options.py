@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from prefixcache.errors import OptionError
+from prefixcache.errors import OptionError, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,7 @@ def read_options(
                 f"{design} cannot honour {name}={value!r}: expected {' or '.join(repr(a) for a in allowed)}"
             )
     limit = values.get("child_limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise OptionError(f"child_limit is {limit!r}: expected a number of children from 1 on, or None")
-    buffer = values.get("event_buffer", 1)
-    if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 1:
-        raise OptionError(f"event_buffer is {buffer!r}: expected a number of events from 1 on")
+    if limit is not None:
+        whole_number(limit, "child_limit", least=1)
+    whole_number(values.get("event_buffer", 1), "event_buffer", least=1)
     return Options(**values)

@@ -90,7 +90,9 @@ class Lifecycle:
             self._require_open(request, "append")
             count = len(new) // TOKEN_BYTES
             ids = self._extra_ids(request, count, extra_ids)
+            request.owed, request.owed_ids = new, ids
             self._cover(request, request.length + count)
+            request.owed, request.owed_ids = b"", ()
             prompt = request.holding.prompt
             if not isinstance(prompt.tokens, bytearray):
                 prompt.tokens = bytearray(prompt.tokens)
@@ -209,6 +211,7 @@ class Lifecycle:
         request.pending = [entry for entry in request.pending if entry[0].target not in dropped]
 
     def _truncate(self, request: Request, length: int) -> None:
+        request.owed, request.owed_ids = b"", ()
         prompt = request.holding.prompt
         prompt.tokens = prompt.tokens[: length * TOKEN_BYTES]
         if prompt.extras is not None:
@@ -270,15 +273,17 @@ class Lifecycle:
                     self.core.design.drop(source)
             request.given_up_sources = []
 
-    def resume(self, request: Request, append: TokenLike) -> None:
-        new = as_tokens(append)
+    def resume(self, request: Request, append: TokenLike | None) -> None:
+        given = as_tokens(append) if append is not None else b""
         with self.core.lock:
             if request.state != "preempted":
                 raise RequestError(f"resume: the request is {request.state}, expected preempted")
             old = request.holding
+            new = given or request.owed
+            ids = request.owed_ids if not given else [0] * (len(new) // TOKEN_BYTES)
             tokens = bytes(old.prompt.tokens) + new
             length = len(tokens) // TOKEN_BYTES
-            extras = extended(old.prompt.extras, [0] * (len(new) // TOKEN_BYTES))
+            extras = extended(old.prompt.extras, ids)
             uses_ids = extras is not None and bool(extras.ids)
             prompt = locate(tokens, request._scope, extras, uses_ids, self.core.generation)
             ask = Ask(
@@ -293,6 +298,7 @@ class Lifecycle:
             except NoSpace:
                 request.holding = old
                 raise
+            request.owed, request.owed_ids = b"", ()
             self.core.live.add(request)
 
     # -- pins ---------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Request:
         self.moves: list[tuple[int, int, int]] = []
         self.reads = self.stores = True
         self.why_not = ""
+        self.owed = b""  # tokens that a refused append still owes, with their extra ids
+        self.owed_ids: Sequence[int] = ()
         self._state = "open"
         self._cached = 0
         self._computed = 0
@@ -144,7 +146,8 @@ class Request:
     def append(self, tokens: int | TokenLike, extra_ids: int | Sequence[int] | None = None) -> None:
         """Decode: one or more new tokens, whose KV does not exist yet.
 
-        May need blocks, which the request then owns; raises `NoSpace` without a trace. A request with extra
+        May need blocks, which the request then owns; raises `NoSpace` without a trace, except that a preempted
+        request remembers these tokens for `resume`. A request with extra
         ids gives new tokens the id 0 unless told otherwise.
         """
         self._life.append(self, tokens, extra_ids)
@@ -187,10 +190,10 @@ class Request:
         """The work in flight at the release is over: quarantined blocks are free again. Idempotent."""
         self._life.settled(self)
 
-    def resume(self, append: TokenLike = ()) -> Request:
-        """Open a preempted sequence again, with the token that a refused append still owes.
+    def resume(self, append: TokenLike | None = None) -> Request:
+        """Open a preempted sequence again, with the tokens that a refused append still owes.
 
-        Returns this request with a new hit in `cached`. Raises `NoSpace` and stays preempted.
+        `append`, when given, takes the place of those. Returns this request with a new hit in `cached`. Raises `NoSpace` and stays preempted.
         """
         self._life.resume(self, append)
         return self

@@ -2,6 +2,190 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
 
-def compare() -> None:
-    """Replay traffic through every design and show what each one reuses, loses, and why."""
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from prefixcache.errors import OptionError
+from prefixcache.replay import setups, workloads
+from prefixcache.replay.report import as_document, as_table, sentences, title
+from prefixcache.replay.results import Comparison
+from prefixcache.replay.simulate import compare as replay
+from prefixcache.replay.traces import Trace, read_trace
+
+DEFAULT_CAPACITY = "200k"
+STANDARD_OUTPUT = "-"
+_PIPE_WIDTH = 160
+
+_EXAMPLES = """
+**Examples**
+
+```
+prefixcache compare                       (built-in traffic)
+prefixcache compare TRACE.jsonl.zst --capacity 4M
+prefixcache compare TRACE.jsonl --capacity 1M --capacity unbounded
+prefixcache compare TRACE.jsonl --design hash_chain --block-size 64
+prefixcache compare TRACE.jsonl --capacity 40GiB \\
+                                --kv-bytes-per-token 131072
+prefixcache compare A.jsonl B.tar.zst --reference --json -
+```
+"""
+
+
+def compare(
+    traces: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="TRACE",
+            show_default=False,
+            help="Traces, plain, gzip or zstd; the format (Mooncake, Bailian, Claude Code, RAGPulse, token ids) is "
+            "found by looking. Without any, built-in traffic is replayed.",
+        ),
+    ] = None,
+    design: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default=False, help="A design or a preset. Repeat. [default: all designs]"),
+    ] = None,
+    block_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="TOKENS", min=1, show_default=False, help="Tokens per block. Repeat. [default: as usual per design]"
+        ),
+    ] = None,
+    capacity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=False,
+            help="Tokens (400k, 4M), memory (40GiB) or `unbounded`. Repeat. "
+            f"[default: {DEFAULT_CAPACITY}, what 24 GiB hold of a model with 128 KiB of KV a token]",
+        ),
+    ] = None,
+    kv_bytes_per_token: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", min=1, show_default=False, help="KV of one token, to turn memory into tokens."),
+    ] = None,
+    warm_up: Annotated[
+        float,
+        typer.Option(metavar="SHARE", help="Share of the requests that fills the caches and is not counted, 0 to 1."),
+    ] = 0.0,
+    count_output: Annotated[
+        bool, typer.Option("--count-output", help="Let generated tokens go through the caches too.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, show_default=False, help="Replay only the first N requests."),
+    ] = None,
+    reference: Annotated[
+        bool,
+        typer.Option(
+            "--reference", help="Add rows that are no design: the ceiling, and a plain LRU over the trace's ids."
+        ),
+    ] = False,
+    json_file: Annotated[
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", show_default=False, help="Write JSON too; - prints it instead of the table."
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Count malformed lines and go on, instead of stopping at the first.")
+    ] = False,
+    trace_block_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", min=1, show_default=False, help="Tokens per id of the trace, where it is unusual."
+        ),
+    ] = None,
+    traffic: Annotated[
+        str, typer.Option(metavar="KIND", help="Kind of the built-in traffic: mixed, chat, agent or rag.")
+    ] = workloads.MIXED,
+    requests: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Requests of the built-in traffic.")
+    ] = workloads.DEFAULT_REQUESTS,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of the built-in traffic.")
+    ] = workloads.DEFAULT_SEED,
+) -> None:
+    """Replay traffic through every design; show what each one reuses, what it loses and why."""
+    room = [setups.read_capacity(text, kv_bytes_per_token) for text in capacity or [DEFAULT_CAPACITY]]
+    planned = setups.plan(design or [], block_size or [], room)
+    _check_writable(json_file)
+    compared = []
+    for trace in _traces(traces or [], trace_block_size, skip_bad, traffic, requests, seed):
+        if limit is not None:
+            trace = replace(trace, requests=trace.requests[:limit])
+        with _progress(trace) as advance:
+            compared.append(
+                replay(trace, planned, warm_up=warm_up, outputs=count_output, reference=reference, progress=advance)
+            )
+        if json_file != STANDARD_OUTPUT:
+            _show(compared[-1], first=len(compared) == 1)
+    if json_file is not None:
+        _write(json_file, compared)
+
+
+compare.__doc__ = f"{compare.__doc__}\n{_EXAMPLES}"
+
+
+def _traces(
+    paths: list[Path], block_size: int | None, skip_bad: bool, traffic: str, requests: int, seed: int
+) -> Iterator[Trace]:
+    """One after the other, so that one trace is in memory at a time."""
+    if not paths:
+        yield workloads.built_in(traffic, requests=requests, seed=seed)
+    for path in paths:
+        yield read_trace(path, block_size=block_size, skip_bad=skip_bad)
+
+
+@contextmanager
+def _progress(trace: Trace) -> Iterator[Callable[[], None]]:
+    """A bar on standard error while it is a terminal; nothing at all otherwise."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(trace.name, total=len(trace.requests))
+        yield lambda: progress.advance(task)
+
+
+def _show(comparison: Comparison, *, first: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+    if not first:
+        console.print()
+    console.print(title(comparison), style="bold", markup=False)
+    console.print(as_table(comparison))
+    for sentence in sentences(comparison):
+        console.print(sentence, markup=False)
+    if comparison.trace.path is None:
+        console.print("Next: prefixcache compare YOUR_TRACE.jsonl", markup=False)
+
+
+def _check_writable(json_file: str | None) -> None:
+    """A long replay should not end in a file name that cannot be written."""
+    if json_file not in (None, STANDARD_OUTPUT) and not Path(str(json_file)).parent.is_dir():
+        raise OptionError(f"--json {json_file}: expected a file in a folder that exists, or -")
+
+
+def _write(json_file: str, compared: list[Comparison]) -> None:
+    text = json.dumps(as_document(compared), indent=2)
+    if json_file == STANDARD_OUTPUT:
+        typer.echo(text)
+        return
+    try:
+        Path(json_file).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"--json {json_file}: cannot be written: {error.strerror or error}") from None

@@ -37,14 +37,14 @@ class Ceiling:
             {} if len({request.scope for request in trace.requests}) > 1 else None
         )
 
-    def observe(self, request: TraceRequest, *, answer: bool = False) -> tuple[int, int]:
+    def observe(self, request: TraceRequest, *, output: bool = False) -> tuple[int, int]:
         """(tokens shared with any earlier request, with one of the same scope); then it is known too.
 
-        With `answer` the generated tokens become reusable but the last, which is never computed.
+        With `output` the generated tokens become reusable but the last, which is never computed.
         O(pieces) comparisons in a few numpy calls.
         """
         symbols = _symbols(self._trace, request)
-        known = _with_answer(self._trace, request, symbols) if answer else symbols
+        known = _with_output(self._trace, request, symbols) if output else symbols
         shared = self._all.observe(symbols, known, request)
         if self._scoped is None:
             return shared, shared
@@ -64,13 +64,13 @@ def _symbols(trace: Trace, request: TraceRequest) -> _Symbols:
     return shifted | np.asarray(lengths, dtype=np.uint64)
 
 
-def _with_answer(trace: Trace, request: TraceRequest, symbols: _Symbols) -> _Symbols:
-    computed = request.answer_length - 1
+def _with_output(trace: Trace, request: TraceRequest, symbols: _Symbols) -> _Symbols:
+    computed = request.output_length - 1
     if computed < 1:
         return symbols
     if trace.holds_tokens:
-        return np.concatenate([symbols, request.answer[:computed]])
-    piece = np.array([(int(request.answer[0]) << _LENGTH_BITS) | computed], dtype=np.uint64)
+        return np.concatenate([symbols, request.output[:computed]])
+    piece = np.array([(int(request.output[0]) << _LENGTH_BITS) | computed], dtype=np.uint64)
     return np.concatenate([symbols, piece])
 
 
@@ -146,7 +146,7 @@ class PlainLru:
 
     A piece is known by all that stands before it. The pieces of a prompt are touched deepest first, so
     what is least recently used is a leaf. Every piece takes the room of a whole block, or its own length
-    in a trace of pieces of many lengths; answers and tails without an id take none.
+    in a trace of pieces of many lengths; outputs and tails without an id take none.
 
     Args:
         trace: a trace that has pieces.

@@ -18,6 +18,7 @@ class Row:
     Attributes:
         design: name of the design or preset; `ceiling` and `plain_lru` are no designs.
         is_reference: a yardstick, not a design.
+        eviction: name of the policy that ranks what may go; None in the ceiling, which evicts nothing.
         block_size: tokens per block; of a yardstick the trace's own.
         capacity_tokens: None = unbounded.
         requests, prompt_tokens: what was counted, the same in every row of a trace.
@@ -31,6 +32,7 @@ class Row:
 
     design: str
     is_reference: bool
+    eviction: str | None
     block_size: int
     capacity_tokens: int | None
     requests: int
@@ -71,12 +73,12 @@ class Comparison:
         trace: the trace.
         rows: the setups in their order, then the yardsticks.
         warm_up: requests at the beginning that were replayed but not counted.
-        answers: whether generated tokens went through the caches too.
+        outputs: whether generated tokens went through the caches too.
         example: a request to show, when there is one.
     """
 
     trace: Trace
     rows: tuple[Row, ...]
     warm_up: int
-    answers: bool
+    outputs: bool
     example: Example | None

@@ -1,6 +1,6 @@
 """The replay: every setup sees the same requests, one after the other, in one pass over the trace.
 
-A request is opened, its prompt computed, its answer appended and computed if answers count, and closed,
+A request is opened, its prompt computed, its output appended and computed if outputs count, and closed,
 before the next one is opened. The prompt is expanded once for all setups and dropped again.
 """
 
@@ -10,55 +10,19 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
 
 from prefixcache.cache import PrefixCache
-from prefixcache.cache.presets import PRESETS
-from prefixcache.designs import DESIGNS
 from prefixcache.errors import NoSpace, OptionError
 from prefixcache.replay.losses import Losses, explain
 from prefixcache.replay.optimum import Ceiling, PlainLru
 from prefixcache.replay.results import CEILING, PLAIN_LRU, Comparison, Example, Row
+from prefixcache.replay.setups import Setup
 from prefixcache.replay.traces import Trace, TraceRequest
 from prefixcache.replay.traces.base import NOTHING, UInt32s
 
-UNBOUNDED_BLOCKS = 2**31 - 1
 _NS_PER_US = 1000.0
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What one row of the table is about.
-
-    Attributes:
-        design: name of a design or of a preset.
-        block_size: tokens per block.
-        capacity_tokens: room for this many tokens, in whole blocks; None = unbounded.
-    """
-
-    design: str
-    block_size: int
-    capacity_tokens: int | None
-
-    def build(self, *, bounded: bool = True) -> PrefixCache:
-        """An empty cache. Raises `OptionError` for what does not exist or holds no block."""
-        capacity = UNBOUNDED_BLOCKS
-        if bounded and self.capacity_tokens is not None:
-            capacity = self.capacity_tokens // self.block_size
-        if capacity < 1:
-            raise OptionError(
-                f"a capacity of {self.capacity_tokens} tokens holds no block of {self.block_size}: "
-                f"expected at least {self.block_size} tokens"
-            )
-        arguments: dict[str, Any] = {"block_size": self.block_size, "capacity": capacity, "events": False}
-        if self.design in PRESETS:
-            return PrefixCache.preset(self.design, **arguments)
-        if self.design in DESIGNS:
-            return PrefixCache(self.design, **arguments)
-        known = ", ".join([*DESIGNS, *PRESETS])
-        raise OptionError(f"design is {self.design!r}: expected one of {known}")
 
 
 def compare(
@@ -66,7 +30,7 @@ def compare(
     setups: Sequence[Setup],
     *,
     warm_up: float = 0.0,
-    answers: bool = False,
+    outputs: bool = False,
     reference: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> Comparison:
@@ -76,7 +40,7 @@ def compare(
         trace: the requests.
         setups: one row each.
         warm_up: share of the requests at the beginning that fill the caches but are not counted, below 1.
-        answers: generated tokens are appended and computed too, and may be reused by later turns.
+        outputs: generated tokens are appended and computed too, and may be reused by later turns.
         reference: add the rows that are no design: the ceiling, and for a trace of ids a plain LRU per
             bounded capacity.
         progress: called after each request.
@@ -86,7 +50,7 @@ def compare(
     """
     if not 0.0 <= warm_up < 1.0:
         raise OptionError(f"warm-up is {warm_up}: expected a share from 0 up to, not including, 1")
-    replay = _Replay(trace, setups, int(len(trace.requests) * warm_up), answers, reference)
+    replay = _Replay(trace, setups, int(len(trace.requests) * warm_up), outputs, reference)
     for number, request in enumerate(trace.requests, 1):
         replay.play(number, request)
         progress()
@@ -96,8 +60,8 @@ def compare(
 class _Replay:
     """All setups and yardsticks of one trace, on their way through it."""
 
-    def __init__(self, trace: Trace, setups: Sequence[Setup], warm_up: int, answers: bool, reference: bool) -> None:
-        self.trace, self.warm_up, self.answers = trace, warm_up, answers
+    def __init__(self, trace: Trace, setups: Sequence[Setup], warm_up: int, outputs: bool, reference: bool) -> None:
+        self.trace, self.warm_up, self.outputs = trace, warm_up, outputs
         self.runs = [_Run(setup) for setup in setups]
         self.ceiling = Ceiling(trace)
         self.reference = reference
@@ -114,9 +78,9 @@ class _Replay:
             for run in self.runs:
                 run.start_counting()
         tokens = self.trace.tokens(request)
-        answer = self.trace.answer_tokens(request) if self.answers else NOTHING
-        shared, own = self.ceiling.observe(request, answer=self.answers)
-        played = [run.play(tokens, answer, request) for run in self.runs]
+        output = self.trace.output_tokens(request) if self.outputs else NOTHING
+        shared, own = self.ceiling.observe(request, output=self.outputs)
+        played = [run.play(tokens, output, request) for run in self.runs]
         lru_hits = [yardstick.lru.hit(request) for yardstick in self.yardsticks]
         if number <= self.warm_up:
             return
@@ -146,7 +110,7 @@ class _Replay:
                 _reference_row(PLAIN_LRU, self.trace, yardstick.capacity_tokens, yardstick.hit_tokens, totals)
                 for yardstick in self.yardsticks
             ]
-        return Comparison(self.trace, tuple(rows), self.warm_up, self.answers, self.example)
+        return Comparison(self.trace, tuple(rows), self.warm_up, self.outputs, self.example)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +148,10 @@ class _Run:
         self.losses = Losses()
         self.nanoseconds = array("q")
 
-    def play(self, tokens: UInt32s, answer: UInt32s, request: TraceRequest) -> _Outcome:
-        hit, nanoseconds = _play(self.cache, tokens, answer, request)
+    def play(self, tokens: UInt32s, output: UInt32s, request: TraceRequest) -> _Outcome:
+        hit, nanoseconds = _play(self.cache, tokens, output, request)
         if self.unbounded is not None:
-            return _Outcome(hit, _play(self.unbounded, tokens, answer, request)[0], nanoseconds)
+            return _Outcome(hit, _play(self.unbounded, tokens, output, request)[0], nanoseconds)
         return _Outcome(hit, hit if self.has_rules else None, nanoseconds)
 
     def start_counting(self) -> None:
@@ -214,6 +178,7 @@ class _Run:
         return Row(
             design=self.setup.design,
             is_reference=False,
+            eviction=self.setup.eviction,
             block_size=self.setup.block_size,
             capacity_tokens=self.setup.capacity_tokens,
             requests=requests,
@@ -228,7 +193,7 @@ class _Run:
         )
 
 
-def _play(cache: PrefixCache, tokens: UInt32s, answer: UInt32s, request: TraceRequest) -> tuple[int | None, int]:
+def _play(cache: PrefixCache, tokens: UInt32s, output: UInt32s, request: TraceRequest) -> tuple[int | None, int]:
     """(tokens reused, None when refused; nanoseconds in the cache). Only the cache's own calls are timed."""
     started = perf_counter_ns()
     try:
@@ -237,13 +202,13 @@ def _play(cache: PrefixCache, tokens: UInt32s, answer: UInt32s, request: TraceRe
         return None, perf_counter_ns() - started
     live.copied()
     live.computed(request.length)
-    if answer.size:
+    if output.size:
         try:
-            live.append(answer)
+            live.append(output)
         except NoSpace:
-            pass  # an answer that finds no room is cut off
+            pass  # an output that finds no room is cut off
         else:
-            live.computed(request.length + answer.size - 1)
+            live.computed(request.length + output.size - 1)
     live.close()
     return live.cached, perf_counter_ns() - started
 
@@ -260,6 +225,7 @@ def _reference_row(name: str, trace: Trace, capacity: int | None, hit_tokens: in
     return Row(
         design=name,
         is_reference=True,
+        eviction=None if name == CEILING else "lru",
         block_size=trace.block_size,
         capacity_tokens=capacity,
         requests=requests,

@@ -31,6 +31,7 @@ _PASSAGES_PER_PROMPT = 5
 _PASSAGES = 600
 _TOPICS = 150
 
+_REGENERATED = 0.04  # share of turns whose whole prompt is sent again
 _CHAT_PAUSE, _AGENT_PAUSE, _SPAN = 400.0, 60.0, 3600.0  # seconds
 
 
@@ -62,6 +63,7 @@ def built_in(kind: str = MIXED, *, requests: int = DEFAULT_REQUESTS, seed: int =
         block_size=1,
         holds_tokens=False,
         requests=in_replay_order(sent)[:requests],
+        seed=seed,
     )
 
 
@@ -82,7 +84,7 @@ class _Writer:
         return max(1, int(self.random.lognormal(np.log(median), spread)))
 
     def request(
-        self, time: float, session: str, prompt: list[tuple[int, int]], answer: tuple[int, int]
+        self, time: float, session: str, prompt: list[tuple[int, int]], output: tuple[int, int]
     ) -> TraceRequest:
         pieces, lengths = zip(*prompt, strict=True)
         return TraceRequest(
@@ -92,8 +94,8 @@ class _Writer:
             pieces=_array(pieces),
             lengths=_array(lengths),
             length=sum(lengths),
-            answer=_array((answer[0],)) if answer[1] else NOTHING,
-            answer_length=answer[1],
+            output=_array((output[0],)) if output[1] else NOTHING,
+            output_length=output[1],
         )
 
 
@@ -106,7 +108,7 @@ def _sessions(kind: str, writer: _Writer) -> Iterator[list[TraceRequest]]:
 
 
 def _chats(writer: _Writer) -> Iterator[list[TraceRequest]]:
-    """People who talk to one of a few assistants, three or four turns each."""
+    """People who talk to one of a few assistants, three or four turns each, and sometimes ask anew."""
     random = writer.random
     systems = [writer.text(length) for length in _ASSISTANTS]
     for number in count():
@@ -115,9 +117,13 @@ def _chats(writer: _Writer) -> Iterator[list[TraceRequest]]:
         turns = []
         for _ in range(random.geometric(0.3)):
             prompt.append(writer.text(writer.about(45, 0.9)))
-            answer = writer.text(writer.about(180, 0.6))
-            turns.append(writer.request(time, f"chat-{number}", prompt, answer))
-            prompt.append(answer)
+            output = writer.text(writer.about(180, 0.6))
+            turns.append(writer.request(time, f"chat-{number}", prompt, output))
+            if random.random() < _REGENERATED:
+                time += random.exponential(_AGENT_PAUSE)
+                output = writer.text(writer.about(180, 0.6))
+                turns.append(writer.request(time, f"chat-{number}", prompt, output))
+            prompt.append(output)
             time += random.exponential(_CHAT_PAUSE)
         yield turns
 
@@ -149,5 +155,5 @@ def _questions(writer: _Writer) -> Iterator[list[TraceRequest]]:
         if random.random() < 0.25:  # the ranking depends on how the question is put
             found[2:] = random.permutation(found[2:])
         prompt = [template, *(passages[i] for i in found), writer.text(writer.about(22, 0.6))]
-        answer = writer.text(writer.about(130, 0.5))
-        yield [writer.request(random.uniform(0, _SPAN), f"question-{number}", prompt, answer)]
+        output = writer.text(writer.about(130, 0.5))
+        yield [writer.request(random.uniform(0, _SPAN), f"question-{number}", prompt, output)]

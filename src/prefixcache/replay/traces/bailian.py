@@ -55,8 +55,8 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
                 pieces=prompt.pieces,
                 lengths=None,
                 length=line.input_length,
-                answer=numbering.private() if line.output_length else NOTHING,
-                answer_length=line.output_length,
+                output=numbering.private() if line.output_length else NOTHING,
+                output_length=line.output_length,
                 unnamed_tail=prompt.unnamed_tail,
             )
         )

@@ -1,7 +1,7 @@
 """What every reader makes of its file: a `Trace` of requests, in replay order, not yet as tokens.
 
 A prompt is a row of *pieces*. A piece is a number that stands for some text, and its length in tokens:
-a block id of a trace that was hashed before it was published, a document of a RAG trace, an answer. Equal
+a block id of a trace that was hashed before it was published, a document of a RAG trace, an output. Equal
 numbers mean equal text. So 145 million tokens are a few megabytes until the replay expands one prompt at
 a time. A trace that carries real token ids has no pieces: its numbers are the tokens.
 """
@@ -36,8 +36,8 @@ class TraceRequest:
         lengths: uint32 array, tokens of each piece; None where every piece but the last is one block of
             the trace, and the last one is what is left of `length`.
         length: tokens of the prompt, at least 1.
-        answer: uint32 array: the piece that is generated, one or none; its tokens in a token trace.
-        answer_length: tokens generated.
+        output: uint32 array: the piece that is generated, one or none; its tokens in a token trace.
+        output_length: tokens generated.
         scope: what the KV depends on besides the tokens.
         unnamed_tail: the last piece has no id in the trace: text that nothing repeats, smaller than a block.
     """
@@ -48,8 +48,8 @@ class TraceRequest:
     pieces: UInt32s
     lengths: UInt32s | None
     length: int
-    answer: UInt32s
-    answer_length: int
+    output: UInt32s
+    output_length: int
     scope: Scope = NO_SCOPE
     unnamed_tail: bool = False
 
@@ -67,6 +67,7 @@ class Trace:
         holds_tokens: the pieces are the tokens.
         requests: the requests.
         skipped: malformed lines that were passed over.
+        seed: what built-in traffic was made from.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Trace:
     holds_tokens: bool
     requests: tuple[TraceRequest, ...]
     skipped: int = 0
+    seed: int | None = None
 
     def tokens(self, request: TraceRequest) -> UInt32s:
         """The prompt as tokens, the same in every process. O(length); nothing is kept."""
@@ -85,11 +87,11 @@ class Trace:
             return expand_pieces(request.pieces, request.lengths)
         return expand_blocks(request.pieces, self.block_size, request.length)
 
-    def answer_tokens(self, request: TraceRequest) -> UInt32s:
+    def output_tokens(self, request: TraceRequest) -> UInt32s:
         """The generated tokens, which a later turn of the session may repeat in its prompt."""
-        if self.holds_tokens or not request.answer_length:
-            return request.answer
-        return expand_blocks(request.answer, request.answer_length, request.answer_length)
+        if self.holds_tokens or not request.output_length:
+            return request.output
+        return expand_blocks(request.output, request.output_length, request.output_length)
 
 
 @dataclass(frozen=True, slots=True)

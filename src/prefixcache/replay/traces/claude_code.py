@@ -20,13 +20,13 @@ _EXPECTED = (
 )
 
 
-class _Call(msgspec.Struct, rename={"length": "in", "answer_length": "out"}):
+class _Call(msgspec.Struct, rename={"length": "in", "output_length": "out"}):
     """A call of the model, or a sub-agent with calls of its own."""
 
     t: float
     type: str
     length: int = 0
-    answer_length: int = 0
+    output_length: int = 0
     hash_ids: list[int] = []
     requests: list[_Call] = []
 
@@ -70,7 +70,7 @@ class SessionReader:
 
     def _add(self, session: _Session, time: float, call: _Call, lines: Lines, number: int) -> None:
         prompt = block_pieces(call.hash_ids, call.length, session.block_size, self._numbering)
-        wrong = prompt.wrong or (f"an 'out' of {call.answer_length}" if call.answer_length < 0 else "")
+        wrong = prompt.wrong or (f"an 'out' of {call.output_length}" if call.output_length < 0 else "")
         if wrong:
             lines.fault(number, f"session {session.id}, request at t={call.t}: {wrong}")
             return
@@ -82,8 +82,8 @@ class SessionReader:
                 pieces=prompt.pieces,
                 lengths=None,
                 length=call.length,
-                answer=self._numbering.private() if call.answer_length else NOTHING,
-                answer_length=call.answer_length,
+                output=self._numbering.private() if call.output_length else NOTHING,
+                output_length=call.output_length,
                 unnamed_tail=prompt.unnamed_tail,
             )
         )

@@ -2,7 +2,7 @@
 
 The published traces hold whole prompts. The variant that load generators use for conversations has a
 `session_id`, a `delay` since the session's previous request, and from the second turn on only what is
-NEW: the prompt is then all earlier prompts and answers of the session and the new part. Lines with whole
+NEW: the prompt is then all earlier prompts and outputs of the session and the new part. Lines with whole
 prompts may carry `session_id` and `delay` too, so the two are told apart by what later lines of a session
 hold: a whole prompt begins with the first block of its session, a new part does not.
 """
@@ -50,7 +50,7 @@ def _recognises(first: Mapping[str, Any]) -> bool:
 def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int]:
     """The requests of a file, and the finest grain it shows.
 
-    In an incremental trace answers of any length stand between the blocks, so every grain is visible.
+    In an incremental trace outputs of any length stand between the blocks, so every grain is visible.
     """
     size = block_size or _BLOCK_SIZE
     turns = list(_turns(lines, size, Numbering()))
@@ -76,8 +76,8 @@ def _turns(lines: Lines, size: int, numbering: Numbering) -> Iterator[_Turn]:
             pieces=prompt.pieces,
             lengths=None,
             length=line.input_length,
-            answer=numbering.private() if line.output_length else NOTHING,
-            answer_length=line.output_length,
+            output=numbering.private() if line.output_length else NOTHING,
+            output_length=line.output_length,
             unnamed_tail=prompt.unnamed_tail,
         )
         yield _Turn(request, line.timestamp is not None, line.delay)
@@ -86,7 +86,7 @@ def _turns(lines: Lines, size: int, numbering: Numbering) -> Iterator[_Turn]:
 def _timed(turns: list[_Turn]) -> list[TraceRequest]:
     """The requests; one that has a delay alone comes so long after its session's previous one.
 
-    The delay really runs from the end of the previous answer; how long that took a trace cannot know.
+    The delay really runs from the end of the previous output; how long that took a trace cannot know.
     """
     clock: dict[str | int, float] = {}
     requests = []
@@ -132,10 +132,10 @@ def _accumulated(requests: list[TraceRequest], size: int) -> list[TraceRequest]:
         lengths = np.concatenate([before_lengths, new_lengths])
         whole.append(replace(request, pieces=pieces, lengths=lengths, length=int(lengths.sum())))
         if request.session != "":
-            answer_lengths = np.full(request.answer.size, request.answer_length, dtype=np.uint32)
+            output_lengths = np.full(request.output.size, request.output_length, dtype=np.uint32)
             said[request.session] = (
-                np.concatenate([pieces, request.answer]),
-                np.concatenate([lengths, answer_lengths]),
+                np.concatenate([pieces, request.output]),
+                np.concatenate([lengths, output_lengths]),
             )
     return whole
 

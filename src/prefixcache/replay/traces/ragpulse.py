@@ -88,8 +88,8 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
                 pieces=numbering.of(ids),
                 lengths=sizes,
                 length=int(sizes.sum()),
-                answer=numbering.private() if line.output_length else NOTHING,
-                answer_length=line.output_length,
+                output=numbering.private() if line.output_length else NOTHING,
+                output_length=line.output_length,
             )
         )
     return requests, 1

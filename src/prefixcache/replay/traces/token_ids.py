@@ -55,7 +55,7 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
     scopes: dict[tuple[str, str | int | None, str | int | None], Scope] = {}
     for number, line in lines.decode(_Line, _EXPECTED):
         try:
-            prompt, answer = _prompt(line), _answer(line, number)
+            prompt, output = _prompt(line), _output(line, number)
         except (TokenError, ValueError) as error:
             lines.fault(number, str(error))
             continue
@@ -72,8 +72,8 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
                 pieces=prompt,
                 lengths=None,
                 length=prompt.size,
-                answer=answer,
-                answer_length=answer.size,
+                output=output,
+                output_length=output.size,
                 scope=scopes[names],
             )
         )
@@ -89,7 +89,7 @@ def _prompt(line: _Line) -> UInt32s:
     return np.frombuffer(as_tokens(given[0]), dtype="<u4").astype(np.uint32, copy=False)
 
 
-def _answer(line: _Line, number: int) -> UInt32s:
+def _output(line: _Line, number: int) -> UInt32s:
     given = line.output_tokens if line.output_tokens is not None else line.output_token_ids
     if given is not None:
         return np.frombuffer(as_tokens(given), dtype="<u4").astype(np.uint32, copy=False)

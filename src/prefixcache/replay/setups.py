@@ -1,0 +1,116 @@
+"""What to compare: designs and presets, each at some block sizes and some capacities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prefixcache.cache import PRESETS, PrefixCache
+from prefixcache.designs import DESIGNS
+from prefixcache.errors import OptionError
+
+UNBOUNDED = "unbounded"
+_UNBOUNDED_BLOCKS = 2**31 - 1
+
+# What users of the originals run: SGLang's page of 1, vLLM's default block and a large one, TensorRT-LLM's
+# default. A design that is not here is compared only when it is asked for.
+_USUAL_BLOCK_SIZES = {
+    "radix": (1,),
+    "hash_chain": (16, 128),
+    "block_trie": (32,),
+    "digest_chain": (32,),
+}
+_OTHER_BLOCK_SIZES = (16,)
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_TOKEN_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BYTE_UNITS = {"mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What one row of the table is about.
+
+    Attributes:
+        design: name of a design or of a preset.
+        block_size: tokens per block.
+        capacity_tokens: room for this many tokens, in whole blocks; None = unbounded.
+    """
+
+    design: str
+    block_size: int
+    capacity_tokens: int | None
+
+    @property
+    def eviction(self) -> str:
+        """Name of the policy that ranks what may go."""
+        preset = PRESETS.get(self.design)
+        own = DESIGNS[preset.design if preset is not None else self.design].default_eviction
+        return (preset.eviction if preset is not None else None) or own
+
+    def build(self, *, bounded: bool = True) -> PrefixCache:
+        """An empty cache. Raises `OptionError` for what does not exist or holds no block."""
+        capacity = _UNBOUNDED_BLOCKS
+        if bounded and self.capacity_tokens is not None:
+            capacity = self.capacity_tokens // self.block_size
+        if capacity < 1:
+            raise OptionError(
+                f"a capacity of {self.capacity_tokens} tokens holds no block of {self.block_size}: "
+                f"expected at least {self.block_size} tokens"
+            )
+        arguments: dict[str, Any] = {"block_size": self.block_size, "capacity": capacity, "events": False}
+        if self.design in PRESETS:
+            return PrefixCache.preset(self.design, **arguments)
+        if self.design in DESIGNS:
+            return PrefixCache(self.design, **arguments)
+        known = ", ".join([*DESIGNS, *PRESETS])
+        raise OptionError(f"design is {self.design!r}: expected one of {known}")
+
+
+def plan(designs: Sequence[str], block_sizes: Sequence[int], capacities: Sequence[int | None]) -> list[Setup]:
+    """Every design at every block size and capacity; without designs all of them, without sizes the usual ones.
+
+    Builds each once, so that raises `OptionError` for what does not exist before any work is done.
+    """
+    names = list(dict.fromkeys(designs)) or [name for name in _USUAL_BLOCK_SIZES if name in DESIGNS]
+    setups = [
+        Setup(name, size, capacity)
+        for capacity in dict.fromkeys(capacities)
+        for name in names
+        for size in dict.fromkeys(block_sizes) or _usual_block_sizes(name)
+    ]
+    for setup in setups:
+        setup.build()
+    return setups
+
+
+def _usual_block_sizes(name: str) -> tuple[int, ...]:
+    design = PRESETS[name].design if name in PRESETS else name
+    sizes = _USUAL_BLOCK_SIZES.get(design, _OTHER_BLOCK_SIZES)
+    return sizes[:1] if name in PRESETS else sizes
+
+
+def read_capacity(text: str, kv_bytes_per_token: int | None = None) -> int | None:
+    """Tokens from `400k`, `4M`, `2000000`, `40GiB` (which needs the bytes of KV per token) or `unbounded`.
+
+    Returns None for `unbounded`. Raises `OptionError` for anything else.
+    """
+    if text.strip().lower() == UNBOUNDED:
+        return None
+    found = _SIZE.fullmatch(text.strip())
+    unit = found[2].lower() if found else ""
+    if not found or unit not in _TOKEN_UNITS | _BYTE_UNITS:
+        raise OptionError(
+            f"capacity is {text!r}: expected tokens such as 400k or 4M, memory such as 40GiB, or {UNBOUNDED}"
+        )
+    if unit in _TOKEN_UNITS:
+        tokens = round(float(found[1]) * _TOKEN_UNITS[unit])
+    elif kv_bytes_per_token is None:
+        raise OptionError(f"capacity is {text!r}: memory needs --kv-bytes-per-token to become tokens")
+    else:
+        tokens = int(float(found[1]) * _BYTE_UNITS[unit]) // kv_bytes_per_token
+    if tokens < 1:
+        raise OptionError(f"capacity is {text!r}: that is no token; expected at least 1")
+    return tokens

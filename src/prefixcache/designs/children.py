@@ -1,0 +1,270 @@
+"""The children of one node, found by the beginning of their tokens: the best partial match without a scan.
+
+A small trie whose branches say where children part, not what they share. A lookup follows the query's own
+tokens from branch to branch without checking what lies between, and compares once, with the child it
+arrives at: children that part behind the common prefix are all on the way, so the length is right whichever
+of them it was. The answer is then the first child under the last branch that the common prefix reaches.
+
+    children  [1 2 3 4]  [1 2 9 9]  [7 7 7 7]          at token 0 ─┬─ 1 ── at token 2 ─┬─ 3 ── [1 2 3 4]
+    query      1 2 5 5   → [1 2 3 4], 2 tokens                     └─ 7 ── [7 7 7 7]   └─ 9 ── [1 2 9 9]
+
+The index holds only children that may be used: the caller adds and discards them as that changes. What else
+decides about a match (extra ids, adapters) separates children before they come here, one index each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeAlias, TypeVar
+
+from prefixcache.errors import InvariantError
+from prefixcache.keys.tokens import TOKEN_BYTES
+
+Child = TypeVar("Child")
+
+_FEW = 2  # up to here a list is as fast as a trie, and smaller
+_NARROW = 16  # up to here the oldest child of a branch is found by looking at each
+
+
+class _Leaf(Generic[Child]):
+    """One child. `order` counts insertions, so that ties go to the first inserted."""
+
+    __slots__ = ("child", "order", "tokens")
+
+    def __init__(self, tokens: bytes, order: int, child: Child) -> None:
+        self.tokens = tokens
+        self.order = order
+        self.child = child
+
+    @property
+    def first(self) -> _Leaf[Child]:
+        return self
+
+
+class _Branch(Generic[Child]):
+    """Where children part that share their first `depth` tokens.
+
+    Attributes:
+        turns: by the token at `depth`; b"" for a child that ends here.
+        first: the first inserted of all children below.
+        oldest: (order of the first child, turn) of every turn and stale entries; None while not needed.
+    """
+
+    __slots__ = ("depth", "first", "oldest", "turns")
+
+    def __init__(self, depth: int, turns: dict[bytes, _Node[Child]], first: _Leaf[Child]) -> None:
+        self.depth = depth
+        self.turns = turns
+        self.first = first
+        self.oldest: list[tuple[int, bytes]] | None = None
+
+
+_Node: TypeAlias = _Leaf[Child] | _Branch[Child]
+
+
+class ChildIndex(Generic[Child]):
+    """Children by their tokens, each token string once.
+
+    Every operation costs O(branches on the way), which is at most the tokens of a block and about the
+    logarithm of the number of children; a discarded first child costs O(log children) more to replace.
+    """
+
+    __slots__ = ("_few", "_inserted", "_root", "_size")
+
+    def __init__(self) -> None:
+        self._few: list[_Leaf[Child]] | None = []
+        self._root: _Node[Child] | None = None
+        self._inserted = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Child]:
+        """All children, in no particular order."""
+        if self._few is not None:
+            yield from (leaf.child for leaf in self._few)
+            return
+        stack = [self._root] if self._root is not None else []
+        while stack:
+            node = stack.pop()
+            if isinstance(node, _Branch):
+                stack.extend(node.turns.values())
+            else:
+                yield node.child
+
+    def best(self, tokens: bytes) -> tuple[Child, int] | None:
+        """The child with the longest common prefix and how many tokens that is; None without a common token.
+
+        Of several with the same length it is the one that was added first.
+        """
+        if self._few is not None:
+            best, longest = None, 0
+            for leaf in self._few:
+                common = _common(leaf.tokens, tokens)
+                if common > longest:
+                    best, longest = leaf, common
+            return None if best is None else (best.child, longest)
+        top = node = self._root
+        assert top is not None and node is not None
+        while isinstance(node, _Branch):
+            at = node.depth * TOKEN_BYTES
+            turn = node.turns.get(tokens[at : at + TOKEN_BYTES])
+            if turn is None:
+                break
+            node = turn
+        common = _common(node.first.tokens, tokens)
+        if not common:
+            return None
+        node = top
+        while isinstance(node, _Branch) and node.depth < common:
+            at = node.depth * TOKEN_BYTES
+            node = node.turns[tokens[at : at + TOKEN_BYTES]]
+        return node.first.child, common
+
+    def add(self, tokens: bytes, child: Child) -> None:
+        """Add a child that may be used from now on. Raises `InvariantError` when its tokens are here already."""
+        leaf = _Leaf(tokens, self._inserted, child)
+        self._inserted += 1
+        self._size += 1
+        if self._few is None:
+            self._insert(leaf)
+            return
+        if any(other.tokens == tokens for other in self._few):
+            raise InvariantError("two children have the same tokens")
+        self._few.append(leaf)
+        if self._size > _FEW:
+            few, self._few = self._few, None
+            self._root = few[0]
+            for other in few[1:]:
+                self._insert(other)
+
+    def _insert(self, leaf: _Leaf[Child]) -> None:
+        tokens = leaf.tokens
+        path, reached = self._path(tokens)
+        common = _common(reached.first.tokens, tokens)
+        if common * TOKEN_BYTES == len(tokens) == len(reached.first.tokens):
+            raise InvariantError("two children have the same tokens")
+        # A new child is the last inserted one, so it is first nowhere but in its own leaf.
+        at = common * TOKEN_BYTES
+        turn = tokens[at : at + TOKEN_BYTES]
+        depth = 0
+        while depth < len(path) and path[depth].depth < common:
+            depth += 1
+        if depth < len(path) and path[depth].depth == common:
+            branch = path[depth]
+            branch.turns[turn] = leaf
+            if branch.oldest is not None:
+                heappush(branch.oldest, (leaf.order, turn))
+            return
+        below = path[depth] if depth < len(path) else reached
+        first = below.first
+        branch = _Branch(common, {first.tokens[at : at + TOKEN_BYTES]: below, turn: leaf}, first)
+        self._put(path[depth - 1] if depth else None, tokens, branch)
+
+    def _path(self, tokens: bytes) -> tuple[list[_Branch[Child]], _Node[Child]]:
+        """The branches along these tokens, and the last node reached."""
+        path: list[_Branch[Child]] = []
+        node = self._root
+        assert node is not None
+        while isinstance(node, _Branch):
+            path.append(node)
+            at = node.depth * TOKEN_BYTES
+            turn = node.turns.get(tokens[at : at + TOKEN_BYTES])
+            if turn is None:
+                break
+            node = turn
+        return path, node
+
+    def _put(self, parent: _Branch[Child] | None, tokens: bytes, node: _Node[Child]) -> None:
+        """Put `node` where the way of `tokens` leaves `parent` (None: at the top)."""
+        if parent is None:
+            self._root = node
+        else:
+            at = parent.depth * TOKEN_BYTES
+            parent.turns[tokens[at : at + TOKEN_BYTES]] = node
+
+    def discard(self, tokens: bytes) -> None:
+        """Take the child of these tokens out. No error when there is none."""
+        if self._few is not None:
+            for i, one in enumerate(self._few):
+                if one.tokens == tokens:
+                    del self._few[i]
+                    self._size -= 1
+                    return
+            return
+        path, leaf = self._path(tokens)
+        if isinstance(leaf, _Branch) or leaf.tokens != tokens:
+            return
+        self._size -= 1
+        if not path:
+            self._root, self._few = None, []
+            return
+        last = path.pop()
+        at = last.depth * TOKEN_BYTES
+        del last.turns[tokens[at : at + TOKEN_BYTES]]
+        if len(last.turns) == 1:
+            (only,) = last.turns.values()
+            self._put(path[-1] if path else None, tokens, only)
+        if last.first is not leaf:
+            return
+        if len(last.turns) > 1:
+            last.first = _first(last)
+        for branch in reversed(path):
+            if branch.oldest is not None:
+                at = branch.depth * TOKEN_BYTES
+                turn = tokens[at : at + TOKEN_BYTES]
+                heappush(branch.oldest, (branch.turns[turn].first.order, turn))
+            if branch.first is not leaf:
+                return
+            branch.first = _first(branch)
+
+    def check(self) -> None:
+        """Assert the structure; raises `InvariantError` naming what is broken."""
+        found = 0
+        stack = [self._root] if self._root is not None else []
+        while stack:
+            node = stack.pop()
+            if not isinstance(node, _Branch):
+                found += 1
+                continue
+            if len(node.turns) < 2:
+                raise InvariantError(f"a branch at token {node.depth} has {len(node.turns)} turns")
+            at = node.depth * TOKEN_BYTES
+            for turn, below in node.turns.items():
+                if below.first.tokens[at : at + TOKEN_BYTES] != turn:
+                    raise InvariantError(f"a branch at token {node.depth} leads to other tokens than it says")
+                if below.first.tokens[:at] != node.first.tokens[:at]:
+                    raise InvariantError(f"children part before token {node.depth}, where their branch is")
+            if node.first is not min((below.first for below in node.turns.values()), key=lambda leaf: leaf.order):
+                raise InvariantError(f"a branch at token {node.depth} names another child as the first inserted")
+            stack.extend(node.turns.values())
+        if found + len(self._few or ()) != self._size:
+            raise InvariantError(f"{found} children are indexed, {self._size} were added")
+
+
+def _first(branch: _Branch[Child]) -> _Leaf[Child]:
+    """The first inserted child below a branch. O(1) for narrow branches, O(log turns) amortised for others."""
+    turns = branch.turns
+    if len(turns) <= _NARROW:
+        branch.oldest = None
+        return min((below.first for below in turns.values()), key=lambda leaf: leaf.order)
+    if branch.oldest is None or len(branch.oldest) > 2 * len(turns):
+        branch.oldest = [(below.first.order, turn) for turn, below in turns.items()]
+        heapify(branch.oldest)
+    while True:
+        order, turn = branch.oldest[0]
+        current = turns.get(turn)
+        if current is not None and current.first.order == order:
+            return current.first
+        heappop(branch.oldest)
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """Leading tokens that two short buffers share: the lowest bit in which they differ, found in one go."""
+    differ = int.from_bytes(a, "little") ^ int.from_bytes(b, "little")
+    most = min(len(a), len(b)) // TOKEN_BYTES
+    if not differ:
+        return most
+    return min(((differ & -differ).bit_length() - 1) // (8 * TOKEN_BYTES), most)

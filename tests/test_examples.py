@@ -17,22 +17,29 @@ def promised(program: str) -> list[str]:
     return re.findall(r"^ *print\(.*\)  # (.+)$", program, flags=re.MULTILINE)
 
 
-def printed(program: str) -> list[str]:
-    command = [sys.executable, "-W", "error", "-c", program]
+def run_command(*arguments: str) -> list[str]:
+    """The lines that Python prints; an assertion when it fails."""
+    command = [sys.executable, "-W", "error", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout.splitlines()
 
 
-def fenced(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+def printed(program: str) -> list[str]:
+    return run_command("-c", program)
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page that are in this language."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
 ON_PAGES = {
     f"{page.name}-{number}": program
     for page in sorted(ROOT.glob("*.md"))
-    for number, program in enumerate(fenced(page), 1)
+    for number, program in enumerate(fenced(page, "python"), 1)
 }
 PROGRAMS = EXAMPLES | ON_PAGES
 
@@ -47,6 +54,17 @@ def test_it_prints_what_it_promises(name: str) -> None:
 def test_the_readme_has_an_example() -> None:
     assert "README.md-1" in PROGRAMS
     assert "quickstart.py" in PROGRAMS
+
+
+def test_the_scenario_on_the_page_of_scenarios_plays(tmp_path: Path) -> None:
+    (scenario,) = fenced(ROOT / "docs/scenarios.md", "yaml")
+    file = tmp_path / "scenario.yaml"
+    file.write_text(scenario, encoding="utf-8")
+    assert run_command("-m", "prefixcache", "scenario", str(file))
+
+    file.write_text(scenario.replace("cached: 8", "cached: 4"), encoding="utf-8")
+    with pytest.raises(AssertionError, match="cached: expected 4, got 8"):
+        run_command("-m", "prefixcache", "scenario", str(file))
 
 
 def test_a_broken_promise_is_found() -> None:

@@ -56,6 +56,18 @@ def test_the_readme_has_an_example() -> None:
     assert "quickstart.py" in PROGRAMS
 
 
+def columns(line: str) -> list[str]:
+    """The cells of a table row without its last two, which are times; any other line as it is."""
+    cells = re.split(r"  +", line.strip())
+    return cells[:-2] if len(cells) > 3 else [line]
+
+
+def test_the_readme_shows_the_table_that_the_demo_prints() -> None:
+    (shown,) = [block for block in fenced(ROOT / "README.md", "") if block.startswith("built-in")]
+    lines = run_command("-m", "prefixcache", "compare")
+    assert [columns(line) for line in lines] == [columns(line) for line in shown.splitlines()]
+
+
 def test_the_scenario_on_the_page_of_scenarios_plays(tmp_path: Path) -> None:
     (scenario,) = fenced(ROOT / "docs/scenarios.md", "yaml")
     file = tmp_path / "scenario.yaml"

@@ -88,8 +88,9 @@ def test_every_case_is_played_or_says_what_it_waits_for() -> None:
         assert row.tested_in is None or (ROOT / row.tested_in).is_file(), row
 
 
-def test_every_file_is_a_row_of_the_table() -> None:
-    assert {row.file for row in ROWS if row.file} | {"format_example.yaml"} == set(FILES)
+def test_every_file_of_a_collection_is_a_row_of_the_table() -> None:
+    # The files of steps/ show what the format can say; they belong to no collection.
+    assert {row.file for row in ROWS if row.file} == {name for name in FILES if not name.startswith("steps/")}
 
 
 @pytest.mark.parametrize("collection", files("scenarios/from-bug-reports.md"), ids=lambda path: path.name)

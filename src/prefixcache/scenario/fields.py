@@ -50,7 +50,7 @@ class FieldReader:
         )
 
     def _retention(self, line: int, item: Any) -> tuple[Any, ...]:
-        if not isinstance(item, list) or len(item) != 4:
+        if not isinstance(item, list) or len(item) not in (3, 4):
             raise self.fault(line, "a priority over token ranges is a list of [start, end, priority, ttl]")
         return tuple(item)
 

@@ -224,8 +224,9 @@ class _Loader(FieldReader):
         return s.Reserve(fields["of"], self.count(line, "tokens", fields["tokens"]))
 
     def _pin(self, line: int, value: Any) -> s.Pin:
+        fields = self.fields(line, value, ("as", "tokens", "scope"), "of `pin`")
         prompt = self.prompt(line, value, also=("as",))
-        if value.get("as") is None:
+        if fields.get("as") is None:
             raise self.fault(line, "`pin` takes `as`, the name that `unpin` releases it by")
         return s.Pin(self._new_name(line, value["as"]), prompt)
 

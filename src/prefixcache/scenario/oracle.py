@@ -83,11 +83,11 @@ class _Root(NamedTuple):
     generation: Hashable
     adapter: Hashable
     salt: Hashable
-    alone: int | None  # the request that this KV is good for alone
+    request: int | None  # the only request that this KV is good for, None for everybody's
 
     def __str__(self) -> str:
         given = [f"{name} {value!r}" for name, value in self._asdict().items() if value not in (None, "")]
-        return ", ".join(given) or "the default scope"
+        return ", ".join(given)
 
 
 @dataclass(slots=True)

@@ -263,12 +263,15 @@ class _Player:
         start = request.computed_tokens
         stop = request.length if count is None else min(start + count, request.length)
         self._oracle.verify(request, start)
+        if start == stop:
+            return
         source = self._awaited_source(request, start, stop)
         if source is not None:
             # Writing now could destroy what another request has yet to copy; the cache must say so.
             request.computed(stop)
             raise OracleError(f"computed({stop}) went through while a copy out of block {source} is pending")
-        self._oracle.write(request, start, stop)
+        # What lies beyond the table cannot be written; that too is for the cache to refuse.
+        self._oracle.write(request, start, min(stop, len(request.block_table) * request.block_size))
         request.computed(stop)
         self._moves += [list(move) for move in request.take_moves()]
         self._oracle.verify(request, stop)
@@ -278,7 +281,7 @@ class _Player:
         size = request.block_size
         written = {int(block) for block in request.block_table[start // size : -(-stop // size)]}
         sources = {copy.source for other in self._live.values() for copy in other.copies}
-        return min(written & sources, default=None) if start < stop else None
+        return min(written & sources, default=None)
 
     def _copy(self, request: Request) -> int:
         copies = request.copies

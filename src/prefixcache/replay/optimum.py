@@ -7,7 +7,7 @@ but the pieces of the trace and their order of use.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -150,38 +150,29 @@ class PlainLru:
 
     Args:
         trace: a trace that has pieces.
-        capacity: tokens, None = unbounded. A trace of blocks gets as many whole blocks as fit.
+        capacities: tokens, one cache each. A trace of blocks gets as many whole blocks as fit.
     """
 
-    def __init__(self, trace: Trace, capacity: int | None) -> None:
+    def __init__(self, trace: Trace, capacities: Sequence[int]) -> None:
         self._trace = trace
-        self._capacity = capacity
         self._nodes: dict[tuple[int, int], int] = {}
-        self._cached: OrderedDict[int, int] = OrderedDict()
-        self._used = 0
+        self._caches = [_Recency(capacity) for capacity in capacities]
 
-    def hit(self, request: TraceRequest) -> int:
-        """Tokens of the prompt that are cached; then it is cached too. O(pieces)."""
-        sizes = self._sizes(request)
-        path = self._path(request)
-        found = 0
-        for node in path:
-            if node not in self._cached:
-                break
-            found += 1
+    def hits(self, request: TraceRequest) -> list[int]:
+        """Tokens of the prompt that each cache has; then they have all of it. O(pieces) per cache."""
+        path, sizes = self._path(request), self._sizes(request)
         if request.unnamed_tail:
             path.pop()
             sizes.pop()
-        self._touch(zip(reversed(path), reversed(sizes), strict=True))
-        if request.lengths is None:
-            return min(found * self._trace.block_size, request.length)
-        return sum(sizes[:found])
-
-    def _sizes(self, request: TraceRequest) -> list[int]:
-        if request.lengths is None:
-            return [self._trace.block_size] * request.pieces.size
-        sizes: list[int] = request.lengths.tolist()
-        return sizes
+        tokens = []
+        for cache in self._caches:
+            found = cache.run(path)
+            if request.lengths is None:
+                tokens.append(min(found * self._trace.block_size, request.length))
+            else:
+                tokens.append(sum(sizes[:found]))
+            cache.touch(path, sizes)
+        return tokens
 
     def _path(self, request: TraceRequest) -> list[int]:
         nodes, parent, path = self._nodes, -1, []
@@ -190,13 +181,36 @@ class PlainLru:
             path.append(parent)
         return path
 
-    def _touch(self, pieces: Iterable[tuple[int, int]]) -> None:
-        cached = self._cached
-        for node, size in pieces:
-            if node in cached:
-                cached.move_to_end(node)
+    def _sizes(self, request: TraceRequest) -> list[int]:
+        if request.lengths is None:
+            return [self._trace.block_size] * request.pieces.size
+        sizes: list[int] = request.lengths.tolist()
+        return sizes
+
+
+class _Recency:
+    """Pieces in the order of their last use, up to a capacity in tokens."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._sizes: OrderedDict[int, int] = OrderedDict()
+        self._used = 0
+
+    def run(self, path: list[int]) -> int:
+        """How many pieces from the beginning are cached."""
+        for found, piece in enumerate(path):
+            if piece not in self._sizes:
+                return found
+        return len(path)
+
+    def touch(self, path: list[int], sizes: list[int]) -> None:
+        """Cache all of these, deepest first, and let go of the oldest."""
+        cached = self._sizes
+        for piece, size in zip(reversed(path), reversed(sizes), strict=True):
+            if piece in cached:
+                cached.move_to_end(piece)
             else:
-                cached[node] = size
+                cached[piece] = size
                 self._used += size
-        while self._capacity is not None and self._used > self._capacity:
+        while self._used > self._capacity:
             self._used -= cached.popitem(last=False)[1]

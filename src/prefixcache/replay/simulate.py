@@ -65,10 +65,10 @@ class _Replay:
         self.runs = [_Run(setup) for setup in setups]
         self.ceiling = Ceiling(trace)
         self.reference = reference
-        self.yardsticks: list[_Yardstick] = []
-        if reference and not trace.holds_tokens:
-            bounded = dict.fromkeys(s.capacity_tokens for s in setups if s.capacity_tokens is not None)
-            self.yardsticks = [_Yardstick(PlainLru(trace, capacity), capacity) for capacity in bounded]
+        bounded = list(dict.fromkeys(s.capacity_tokens for s in setups if s.capacity_tokens is not None))
+        self.lru_capacities = bounded if reference and not trace.holds_tokens else []
+        self.lru = PlainLru(trace, self.lru_capacities)
+        self.lru_hit_tokens = [0] * len(self.lru_capacities)
         self.requests = self.prompt_tokens = self.ideal_tokens = 0
         self.example: Example | None = None
         self.example_loss = 0
@@ -81,15 +81,14 @@ class _Replay:
         output = self.trace.output_tokens(request) if self.outputs else NOTHING
         shared, own = self.ceiling.observe(request, output=self.outputs)
         played = [run.play(tokens, output, request) for run in self.runs]
-        lru_hits = [yardstick.lru.hit(request) for yardstick in self.yardsticks]
+        lru_hits = self.lru.hits(request) if self.lru_capacities else []
         if number <= self.warm_up:
             return
         self.requests += 1
         self.prompt_tokens += request.length
         self.ideal_tokens += shared
         lost = [run.count(request, outcome, shared, own) for run, outcome in zip(self.runs, played, strict=True)]
-        for yardstick, hit in zip(self.yardsticks, lru_hits, strict=True):
-            yardstick.hit_tokens += hit
+        self.lru_hit_tokens = [total + hit for total, hit in zip(self.lru_hit_tokens, lru_hits, strict=True)]
         self._show(number, min(own, request.length - 1), [outcome.hit for outcome in played], lost)
 
     def _show(self, number: int, usable: int, hits: list[int | None], lost: list[Losses]) -> None:
@@ -107,8 +106,8 @@ class _Replay:
         if self.reference:
             rows.append(_reference_row(CEILING, self.trace, None, self.ideal_tokens, totals))
             rows += [
-                _reference_row(PLAIN_LRU, self.trace, yardstick.capacity_tokens, yardstick.hit_tokens, totals)
-                for yardstick in self.yardsticks
+                _reference_row(PLAIN_LRU, self.trace, capacity, hit_tokens, totals)
+                for capacity, hit_tokens in zip(self.lru_capacities, self.lru_hit_tokens, strict=True)
             ]
         return Comparison(self.trace, tuple(rows), self.warm_up, self.outputs, self.example)
 
@@ -211,13 +210,6 @@ def _play(cache: PrefixCache, tokens: UInt32s, output: UInt32s, request: TraceRe
             live.computed(request.length + output.size - 1)
     live.close()
     return live.cached, perf_counter_ns() - started
-
-
-@dataclass(slots=True)
-class _Yardstick:
-    lru: PlainLru
-    capacity_tokens: int
-    hit_tokens: int = 0
 
 
 def _reference_row(name: str, trace: Trace, capacity: int | None, hit_tokens: int, totals: tuple[int, int, int]) -> Row:

@@ -22,6 +22,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _TAR_AT, _TAR = 257, b"ustar"
 _HEAD = 512
 _BUFFER = 1 << 20
+_CHUNK = 1 << 16
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, tarfile.TarError)
 
 T = TypeVar("T")
@@ -52,6 +53,39 @@ class _Rejoined(io.RawIOBase):
         return len(data)
 
 
+class _ZstdFrames(io.RawIOBase):
+    """Zstd data, any number of frames. The library's own reader takes data cut off in a frame for its end."""
+
+    def __init__(self, compressed: BinaryIO) -> None:
+        self._compressed = compressed
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._inside = False  # a frame has begun and not ended
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        pending = b""
+        while not self._ready:
+            data = pending or self._compressed.read(_CHUNK)
+            if not data:
+                if self._inside:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            self._ready = memoryview(self._frame.decompress(data))
+            self._inside = not self._frame.eof
+            if self._frame.eof:
+                pending = self._frame.unused_data
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+                if self._ready and pending:
+                    self._compressed = cast(BinaryIO, io.BufferedReader(_Rejoined(pending, self._compressed)))
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
     """The uncompressed stream of a file and its first bytes; damage anywhere becomes a `TraceError`."""
@@ -74,7 +108,7 @@ def _uncompressed(file: BinaryIO) -> tuple[BinaryIO, bytes]:
         if head.startswith(_GZIP):
             stream = cast(BinaryIO, gzip.GzipFile(fileobj=stream))
         elif head.startswith(_ZSTD):
-            stream = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            stream = cast(BinaryIO, io.BufferedReader(_ZstdFrames(stream), _BUFFER))
         else:
             return stream, head
 
@@ -152,5 +186,6 @@ class Lines:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
-        return str(error).replace("`", "'")
+        said = str(error).replace("`", "'")
+        return said[:1].lower() + said[1:]
     return f"not valid JSON ({error})"

@@ -96,6 +96,7 @@ VIOLATIONS: list[tuple[Rule, str, str]] = [
 # Other programs are written against these; a change here is a change for users and stands in CHANGELOG.md.
 PUBLIC_NAMES = {
     "DESIGNS",
+    "POLICIES",
     "PRESETS",
     "Books",
     "Cleared",
@@ -109,6 +110,7 @@ PUBLIC_NAMES = {
     "OptionError",
     "Options",
     "Pin",
+    "Policy",
     "PrefixCache",
     "PrefixCacheError",
     "Preset",
@@ -121,6 +123,8 @@ PUBLIC_NAMES = {
     "Stored",
     "TokenError",
     "__version__",
+    "slru",
+    "tlru",
 }
 
 

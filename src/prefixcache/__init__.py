@@ -1,5 +1,6 @@
 """Prefix caching for LLM inference: four matching designs behind one contract."""
 
+from prefixcache.blocks.eviction import POLICIES, Policy, slru, tlru
 from prefixcache.cache import (
     PRESETS,
     Books,
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DESIGNS",
+    "POLICIES",
     "PRESETS",
     "Books",
     "Cleared",
@@ -41,6 +43,7 @@ __all__ = [
     "OptionError",
     "Options",
     "Pin",
+    "Policy",
     "PrefixCache",
     "PrefixCacheError",
     "Preset",
@@ -53,4 +56,6 @@ __all__ = [
     "Stored",
     "TokenError",
     "__version__",
+    "slru",
+    "tlru",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.cache.books import Books, Counters, Stats
 from prefixcache.cache.journal import Journal
@@ -72,7 +73,7 @@ def make_core(
     design: str,
     block_size: int,
     capacity: int,
-    eviction: str | None,
+    eviction: str | Policy | None,
     clock: Callable[[], float],
     options: dict[str, Any],
 ) -> Core:

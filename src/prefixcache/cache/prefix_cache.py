@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.retention import PriorityLike, Retention, read_retention
 from prefixcache.cache.admission import Admission, Ask
 from prefixcache.cache.books import Books, Hit, Stats
@@ -30,7 +31,8 @@ class PrefixCache:
         design: a name of `prefixcache.DESIGNS`.
         block_size: tokens per block.
         capacity: blocks of KV memory.
-        eviction: policy that ranks what may go; None is the design's own.
+        eviction: the policy that ranks what may go, by name (`prefixcache.POLICIES`) or as a value
+            (`prefixcache.slru(3)`); None is the design's own.
         clock: seconds, for times to live.
         options: named options, see `prefixcache.Options`.
 
@@ -43,7 +45,7 @@ class PrefixCache:
         *,
         block_size: int,
         capacity: int,
-        eviction: str | None = None,
+        eviction: str | Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:

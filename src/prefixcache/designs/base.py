@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.blocks.retention import Retention
 from prefixcache.designs.options import Options
@@ -124,7 +125,7 @@ class Design(ABC):
         block_size: tokens per block.
         pool: where empty blocks come from and go to.
         options: the named options, already checked against what the design can honour.
-        eviction: name of the policy that ranks what may go.
+        eviction: the policy that ranks what may go, or its name.
         events: where changes of the index are reported; None when nobody listens.
     """
 
@@ -135,7 +136,7 @@ class Design(ABC):
     any_priority: bool = False  # priorities beyond 0..100 are allowed
 
     def __init__(
-        self, block_size: int, pool: BlockPool, options: Options, eviction: str, events: EventSink | None
+        self, block_size: int, pool: BlockPool, options: Options, eviction: str | Policy, events: EventSink | None
     ) -> None:
         self.block_size = block_size
         self.pool = pool

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from prefixcache.blocks.eviction.base import Facts, IdleQueue, Item, Owner
+from prefixcache.blocks.eviction.base import Facts, IdleQueue, Item, Owner, Policy
 from prefixcache.blocks.eviction.idle import IdleItems
 from prefixcache.blocks.eviction.lru import ReleaseOrder
-from prefixcache.blocks.eviction.policies import POLICIES
+from prefixcache.blocks.eviction.policies import POLICIES, read_policy
 from prefixcache.blocks.eviction.ranked import RankedQueue
-from prefixcache.errors import OptionError
+from prefixcache.blocks.eviction.slru import slru
+from prefixcache.blocks.eviction.tlru import tlru
 
-__all__ = ["POLICIES", "Facts", "IdleItems", "IdleQueue", "Owner", "RankedQueue", "ReleaseOrder", "idle_items"]
+__all__ = [
+    "POLICIES",
+    "Facts",
+    "IdleItems",
+    "IdleQueue",
+    "Owner",
+    "Policy",
+    "RankedQueue",
+    "ReleaseOrder",
+    "idle_items",
+    "read_policy",
+    "slru",
+    "tlru",
+]
 
 
-def idle_items(policy: str, owner: Owner[Item]) -> IdleItems[Item]:
-    """The idle items of `owner` under the policy of this name. Raises `OptionError` for an unknown one."""
-    if policy == "lru":
+def idle_items(eviction: str | Policy, owner: Owner[Item], by_release: bool = True) -> IdleItems[Item]:
+    """The idle items of `owner` under a policy. Raises `OptionError` for an unknown one.
+
+    Args:
+        eviction: a name of `POLICIES`, or a policy.
+        owner: the design, asked for facts.
+        by_release: recency is set by releases alone, so that LRU needs no ranks.
+    """
+    policy = read_policy(eviction)
+    if by_release and policy is POLICIES["lru"]:
         return IdleItems(ReleaseOrder())
-    if policy not in POLICIES:
-        raise OptionError(f"eviction is {policy!r}: expected one of {', '.join(POLICIES)}")
-    return IdleItems(RankedQueue(POLICIES[policy], owner))
+    return IdleItems(RankedQueue(policy, owner))

@@ -6,8 +6,9 @@ design is the owner of its items: it tells a policy the facts about an item, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 Item = TypeVar("Item", bound=Hashable)
 Item_contra = TypeVar("Item_contra", bound=Hashable, contravariant=True)
@@ -33,6 +34,25 @@ class Facts(NamedTuple):
     depth: int
     length: int
     history: int
+
+
+Rank: TypeAlias = Callable[[Facts], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way of ranking idle items.
+
+    Attributes:
+        name: what users call it.
+        rank: from the facts of an item to integers; the smallest leaves first. Always of one length.
+        uses: which facts beyond recency, age and place the ranks rest on, of "hits", "priority" and
+            "history": a design need not keep the others.
+    """
+
+    name: str
+    rank: Rank
+    uses: frozenset[str] = frozenset()
 
 
 class Owner(Protocol[Item_contra]):
@@ -66,6 +86,10 @@ class IdleQueue(Protocol[Item]):
 
     def discard(self, item: Item) -> None:
         """The item is in use again, no leaf any more, or gone. No error when it is not queued."""
+        ...
+
+    def rerank(self, item: Item) -> None:
+        """The facts of the item changed while it was queued. No error when it is not."""
         ...
 
     def peek(self) -> Item:

@@ -53,6 +53,10 @@ class IdleItems(Generic[Item]):
         if self.stale:
             self._old.discard(item)
 
+    def rerank(self, item: Item) -> None:
+        """The facts of the item changed. No error when it is not queued; stale items keep their place."""
+        self.queue.rerank(item)
+
     def peek(self) -> Item:
         """The next to leave; `LookupError` when there is none."""
         return self._old.peek() if self._old else self.queue.peek()

@@ -1,4 +1,4 @@
-"""Least recently released first, without a heap: the order of release is the order of leaving."""
+"""lru: the least recently used leaves first."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Generic
 
-from prefixcache.blocks.eviction.base import Item
+from prefixcache.blocks.eviction.base import Facts, Item, Policy
+
+
+def rank(facts: Facts) -> tuple[int, ...]:
+    """By the last access."""
+    return (facts.last_access,)
+
+
+LRU = Policy("lru", rank)
 
 
 class ReleaseOrder(Generic[Item]):
-    """LRU as one insertion-ordered dict of all idle items; every operation is O(1).
+    """LRU as one insertion-ordered dict of all idle items, without a heap; every operation is O(1).
 
-    A path is released tail first, and whoever holds a block holds all blocks before it. So a child is
-    always queued before its parent, and the head of the queue never has a cached child.
+    Right where recency is set by releases alone: the order of release is then the order of leaving. A path
+    is released tail first, and whoever holds a block holds all blocks before it. So a child is always
+    queued before its parent, and the head of the queue never has a cached child.
     """
 
     takes_all = True
@@ -39,6 +48,9 @@ class ReleaseOrder(Generic[Item]):
 
     def discard(self, item: Item) -> None:
         self._items.pop(item, None)
+
+    def rerank(self, item: Item) -> None:
+        """Nothing: only a release changes the order, and it takes the item out first."""
 
     def peek(self) -> Item:
         for item in self._items:

@@ -1,15 +1,25 @@
-"""The policies as ranks: the smaller leaves first. Sources: SGLang 0.5.23, evict policies of its radix cache."""
+"""The policies by name, in their default form."""
 
 from __future__ import annotations
 
-from typing import Any
+from prefixcache.blocks.eviction.base import Policy
+from prefixcache.blocks.eviction.fifo import FIFO
+from prefixcache.blocks.eviction.filo import FILO
+from prefixcache.blocks.eviction.lfu import LFU
+from prefixcache.blocks.eviction.lru import LRU
+from prefixcache.blocks.eviction.mru import MRU
+from prefixcache.blocks.eviction.priority import PRIORITY
+from prefixcache.blocks.eviction.slru import SLRU
+from prefixcache.blocks.eviction.tlru import TLRU
+from prefixcache.errors import OptionError
 
-from prefixcache.blocks.eviction.base import Facts
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (LRU, LFU, FIFO, MRU, FILO, PRIORITY, SLRU, TLRU)}
 
 
-def lru(facts: Facts) -> tuple[Any, ...]:
-    """Least recently used first."""
-    return (facts.last_access,)
-
-
-POLICIES = {"lru": lru}
+def read_policy(eviction: str | Policy) -> Policy:
+    """The policy of this name, or the given one. Raises `OptionError` for an unknown name."""
+    if isinstance(eviction, Policy):
+        return eviction
+    if eviction not in POLICIES:
+        raise OptionError(f"eviction is {eviction!r}: expected one of {', '.join(POLICIES)}, or a Policy")
+    return POLICIES[eviction]

@@ -7,29 +7,30 @@ entries with an old ticket are skipped when they come up. That is right whether 
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeAlias
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic
 
-from prefixcache.blocks.eviction.base import Facts, Item, Owner
+from prefixcache.blocks.eviction.base import Item, Owner, Policy
 
-Rank: TypeAlias = Callable[[Facts], tuple[Any, ...]]
+_SLACK = 64  # entries with old tickets that are not worth a clean-up
 
 
 class RankedQueue(Generic[Item]):
     """Idle leaves, the smallest rank leaves first; equal ranks in order of being added.
 
     Args:
-        rank: the policy, from facts to a tuple.
+        policy: what ranks them.
         owner: the design, asked for the facts of an item when it is added.
     """
 
     takes_all = False
 
-    def __init__(self, rank: Rank, owner: Owner[Item]) -> None:
-        self._rank = rank
+    def __init__(self, policy: Policy, owner: Owner[Item]) -> None:
+        self._rank = policy.rank
         self._owner = owner
-        self._heap: list[tuple[tuple[Any, ...], int, Item]] = []
+        # (*rank, ticket, item) in one flat tuple: comparing nested ones is half of the cost of a heap.
+        self._heap: list[tuple[Any, ...]] = []
         self._tickets: dict[Item, int] = {}
         self._next = 0
 
@@ -45,26 +46,35 @@ class RankedQueue(Generic[Item]):
     def add(self, item: Item) -> None:
         self._next += 1
         self._tickets[item] = self._next
-        heapq.heappush(self._heap, (self._rank(self._owner.facts(item)), self._next, item))
-        if len(self._heap) > 2 * len(self._tickets) + 64:
-            tickets = self._tickets
-            self._heap = [entry for entry in self._heap if tickets.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        heappush(self._heap, (*self._rank(self._owner.facts(item)), self._next, item))
+        if len(self._heap) > 2 * len(self._tickets) + _SLACK:
+            self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Drop the entries with old tickets. O(n), at most once per n additions."""
+        tickets = self._tickets
+        self._heap = [entry for entry in self._heap if tickets.get(entry[-1]) == entry[-2]]
+        heapify(self._heap)
 
     def discard(self, item: Item) -> None:
         self._tickets.pop(item, None)
 
+    def rerank(self, item: Item) -> None:
+        if item in self._tickets:
+            self.add(item)
+
     def peek(self) -> Item:
         heap, tickets = self._heap, self._tickets
         while heap:
-            _, ticket, item = heap[0]
-            if tickets.get(item) == ticket:
+            entry = heap[0]
+            item: Item = entry[-1]
+            if tickets.get(item) == entry[-2]:
                 return item
-            heapq.heappop(heap)
+            heappop(heap)
         raise LookupError("no idle leaf")
 
     def pop(self) -> Item:
         item = self.peek()
-        heapq.heappop(self._heap)
+        heappop(self._heap)
         del self._tickets[item]
         return item

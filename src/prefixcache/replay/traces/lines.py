@@ -60,15 +60,16 @@ class _ZstdFrames(io.RawIOBase):
         self._compressed = compressed
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._inside = False  # a frame has begun and not ended
+        self._next_frame = b""
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        pending = b""
         while not self._ready:
-            data = pending or self._compressed.read(_CHUNK)
+            data = self._next_frame or self._compressed.read(_CHUNK)
+            self._next_frame = b""
             if not data:
                 if self._inside:
                     raise EOFError("it ends inside a frame")
@@ -76,10 +77,8 @@ class _ZstdFrames(io.RawIOBase):
             self._ready = memoryview(self._frame.decompress(data))
             self._inside = not self._frame.eof
             if self._frame.eof:
-                pending = self._frame.unused_data
+                self._next_frame = self._frame.unused_data
                 self._frame = zstandard.ZstdDecompressor().decompressobj()
-                if self._ready and pending:
-                    self._compressed = cast(BinaryIO, io.BufferedReader(_Rejoined(pending, self._compressed)))
         size = min(len(buffer), len(self._ready))
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]

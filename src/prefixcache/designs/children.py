@@ -8,8 +8,9 @@ of them it was. The answer is then the first child under the last branch that th
     children  [1 2 3 4]  [1 2 9 9]  [7 7 7 7]          at token 0 ─┬─ 1 ── at token 2 ─┬─ 3 ── [1 2 3 4]
     query      1 2 5 5   → [1 2 3 4], 2 tokens                     └─ 7 ── [7 7 7 7]   └─ 9 ── [1 2 9 9]
 
-The index holds only children that may be used: the caller adds and discards them as that changes. What else
-decides about a match (extra ids, adapters) separates children before they come here, one index each.
+The index holds only children that may be used: the caller adds and discards them as that changes. Where more
+than the token decides about a match (extra ids, media), the caller encodes each token with what it carries in
+`unit` bytes; two tokens match when these bytes are equal.
 """
 
 from __future__ import annotations
@@ -66,13 +67,17 @@ _Node: TypeAlias = _Leaf[Child] | _Branch[Child]
 class ChildIndex(Generic[Child]):
     """Children by their tokens, each token string once.
 
+    Args:
+        unit: bytes per token in all strings that come in.
+
     Every operation costs O(branches on the way), which is at most the tokens of a block and about the
     logarithm of the number of children; a discarded first child costs O(log children) more to replace.
     """
 
-    __slots__ = ("_few", "_inserted", "_root", "_size")
+    __slots__ = ("_few", "_inserted", "_root", "_size", "unit")
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int = TOKEN_BYTES) -> None:
+        self.unit = unit
         self._few: list[_Leaf[Child]] | None = []
         self._root: _Node[Child] | None = None
         self._inserted = 0
@@ -99,28 +104,29 @@ class ChildIndex(Generic[Child]):
 
         Of several with the same length it is the one that was added first.
         """
+        unit = self.unit
         if self._few is not None:
             best, longest = None, 0
             for leaf in self._few:
-                common = _common(leaf.tokens, tokens)
+                common = _common(leaf.tokens, tokens, unit)
                 if common > longest:
                     best, longest = leaf, common
             return None if best is None else (best.child, longest)
         top = node = self._root
         assert top is not None and node is not None
         while isinstance(node, _Branch):
-            at = node.depth * TOKEN_BYTES
-            turn = node.turns.get(tokens[at : at + TOKEN_BYTES])
+            at = node.depth * unit
+            turn = node.turns.get(tokens[at : at + unit])
             if turn is None:
                 break
             node = turn
-        common = _common(node.first.tokens, tokens)
+        common = _common(node.first.tokens, tokens, unit)
         if not common:
             return None
         node = top
         while isinstance(node, _Branch) and node.depth < common:
-            at = node.depth * TOKEN_BYTES
-            node = node.turns[tokens[at : at + TOKEN_BYTES]]
+            at = node.depth * unit
+            node = node.turns[tokens[at : at + unit]]
         return node.first.child, common
 
     def add(self, tokens: bytes, child: Child) -> None:
@@ -141,14 +147,14 @@ class ChildIndex(Generic[Child]):
                 self._insert(other)
 
     def _insert(self, leaf: _Leaf[Child]) -> None:
-        tokens = leaf.tokens
+        tokens, unit = leaf.tokens, self.unit
         path, reached = self._path(tokens)
-        common = _common(reached.first.tokens, tokens)
-        if common * TOKEN_BYTES == len(tokens) == len(reached.first.tokens):
+        common = _common(reached.first.tokens, tokens, unit)
+        if common * unit == len(tokens) == len(reached.first.tokens):
             raise InvariantError("two children have the same tokens")
         # A new child is the last inserted one, so it is first nowhere but in its own leaf.
-        at = common * TOKEN_BYTES
-        turn = tokens[at : at + TOKEN_BYTES]
+        at = common * unit
+        turn = tokens[at : at + unit]
         depth = 0
         while depth < len(path) and path[depth].depth < common:
             depth += 1
@@ -160,18 +166,19 @@ class ChildIndex(Generic[Child]):
             return
         below = path[depth] if depth < len(path) else reached
         first = below.first
-        branch = _Branch(common, {first.tokens[at : at + TOKEN_BYTES]: below, turn: leaf}, first)
+        branch = _Branch(common, {first.tokens[at : at + unit]: below, turn: leaf}, first)
         self._put(path[depth - 1] if depth else None, tokens, branch)
 
     def _path(self, tokens: bytes) -> tuple[list[_Branch[Child]], _Node[Child]]:
         """The branches along these tokens, and the last node reached."""
+        unit = self.unit
         path: list[_Branch[Child]] = []
         node = self._root
         assert node is not None
         while isinstance(node, _Branch):
             path.append(node)
-            at = node.depth * TOKEN_BYTES
-            turn = node.turns.get(tokens[at : at + TOKEN_BYTES])
+            at = node.depth * unit
+            turn = node.turns.get(tokens[at : at + unit])
             if turn is None:
                 break
             node = turn
@@ -182,11 +189,13 @@ class ChildIndex(Generic[Child]):
         if parent is None:
             self._root = node
         else:
-            at = parent.depth * TOKEN_BYTES
-            parent.turns[tokens[at : at + TOKEN_BYTES]] = node
+            unit = self.unit
+            at = parent.depth * unit
+            parent.turns[tokens[at : at + unit]] = node
 
     def discard(self, tokens: bytes) -> None:
         """Take the child of these tokens out. No error when there is none."""
+        unit = self.unit
         if self._few is not None:
             for i, one in enumerate(self._few):
                 if one.tokens == tokens:
@@ -202,8 +211,8 @@ class ChildIndex(Generic[Child]):
             self._root, self._few = None, []
             return
         last = path.pop()
-        at = last.depth * TOKEN_BYTES
-        del last.turns[tokens[at : at + TOKEN_BYTES]]
+        at = last.depth * unit
+        del last.turns[tokens[at : at + unit]]
         if len(last.turns) == 1:
             (only,) = last.turns.values()
             self._put(path[-1] if path else None, tokens, only)
@@ -213,16 +222,28 @@ class ChildIndex(Generic[Child]):
             last.first = _first(last)
         for branch in reversed(path):
             if branch.oldest is not None:
-                at = branch.depth * TOKEN_BYTES
-                turn = tokens[at : at + TOKEN_BYTES]
+                at = branch.depth * unit
+                turn = tokens[at : at + unit]
                 heappush(branch.oldest, (branch.turns[turn].first.order, turn))
             if branch.first is not leaf:
                 return
             branch.first = _first(branch)
 
+    def replace(self, tokens: bytes, child: Child) -> None:
+        """Put another child in the place of the one with these tokens, in its turn among equals too."""
+        leaf: _Leaf[Child] | None
+        if self._few is not None:
+            leaf = next((one for one in self._few if one.tokens == tokens), None)
+        else:
+            _, reached = self._path(tokens)
+            leaf = None if isinstance(reached, _Branch) else reached
+        if leaf is None or leaf.tokens != tokens:
+            raise InvariantError("a child to be replaced is not in the index")
+        leaf.child = child
+
     def check(self) -> None:
         """Assert the structure; raises `InvariantError` naming what is broken."""
-        found = 0
+        found, unit = 0, self.unit
         stack = [self._root] if self._root is not None else []
         while stack:
             node = stack.pop()
@@ -231,9 +252,9 @@ class ChildIndex(Generic[Child]):
                 continue
             if len(node.turns) < 2:
                 raise InvariantError(f"a branch at token {node.depth} has {len(node.turns)} turns")
-            at = node.depth * TOKEN_BYTES
+            at = node.depth * unit
             for turn, below in node.turns.items():
-                if below.first.tokens[at : at + TOKEN_BYTES] != turn:
+                if below.first.tokens[at : at + unit] != turn:
                     raise InvariantError(f"a branch at token {node.depth} leads to other tokens than it says")
                 if below.first.tokens[:at] != node.first.tokens[:at]:
                     raise InvariantError(f"children part before token {node.depth}, where their branch is")
@@ -261,10 +282,10 @@ def _first(branch: _Branch[Child]) -> _Leaf[Child]:
         heappop(branch.oldest)
 
 
-def _common(a: bytes, b: bytes) -> int:
+def _common(a: bytes, b: bytes, unit: int) -> int:
     """Leading tokens that two short buffers share: the lowest bit in which they differ, found in one go."""
     differ = int.from_bytes(a, "little") ^ int.from_bytes(b, "little")
-    most = min(len(a), len(b)) // TOKEN_BYTES
+    most = min(len(a), len(b)) // unit
     if not differ:
         return most
-    return min(((differ & -differ).bit_length() - 1) // (8 * TOKEN_BYTES), most)
+    return min(((differ & -differ).bit_length() - 1) // (8 * unit), most)

@@ -20,31 +20,35 @@ def packed(*tokens: int) -> bytes:
 class Scan:
     """The same, obviously right: a list in insertion order, every query looks at all of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int) -> None:
+        self.unit = unit
         self.children: dict[bytes, int] = {}
 
     def best(self, tokens: bytes) -> tuple[int, int] | None:
         best, longest = None, 0
         for key, child in self.children.items():
-            common = common_tokens(key, 0, tokens, 0, min(len(key), len(tokens)) // 4)
+            common = common_tokens(key, 0, tokens, 0, min(len(key), len(tokens)) // 4) * 4 // self.unit
             if common > longest:
                 best, longest = child, common
         return None if best is None else (best, longest)
 
 
-def random_tokens(rng: random.Random, size: int, alphabet: int) -> bytes:
+def random_tokens(rng: random.Random, size: int, alphabet: int, unit: int) -> bytes:
     """Whole and partial blocks; ids that differ in one byte only, in each of the four."""
-    length = rng.randint(1, size)
+    length = rng.randint(1, size) * unit // 4
     return packed(*(rng.randrange(alphabet) << (8 * rng.randrange(4)) for _ in range(length)))
 
 
-def play(rng: random.Random, steps: int, size: int, alphabet: int, keep: int) -> None:
-    index: ChildIndex[int] = ChildIndex()
-    scan = Scan()
+def play(rng: random.Random, steps: int, size: int, alphabet: int, keep: int, unit: int = 4) -> None:
+    index: ChildIndex[int] = ChildIndex(unit)
+    scan = Scan(unit)
     for step in range(steps):
-        tokens = random_tokens(rng, size, alphabet)
+        tokens = random_tokens(rng, size, alphabet, unit)
         if tokens in scan.children:
             if rng.random() < 0.3:
+                index.replace(tokens, step)
+                scan.children[tokens] = step
+            elif rng.random() < 0.3:
                 index.discard(tokens)
                 del scan.children[tokens]
         elif len(scan.children) < keep or rng.random() < 0.5:
@@ -58,7 +62,7 @@ def play(rng: random.Random, steps: int, size: int, alphabet: int, keep: int) ->
         index.check()
         assert len(index) == len(scan.children)
         for _ in range(3):
-            query = random_tokens(rng, size, alphabet)
+            query = random_tokens(rng, size, alphabet, unit)
             assert index.best(query) == scan.best(query), (step, query)
     assert sorted(index) == sorted(scan.children.values())
     for victim in list(scan.children):
@@ -72,7 +76,7 @@ def play(rng: random.Random, steps: int, size: int, alphabet: int, keep: int) ->
 def test_agrees_with_a_scan(seed: int, round: int) -> None:
     rng = random.Random(f"{seed} {round}")
     size, alphabet = rng.choice([(1, 40), (2, 3), (4, 2), (4, 5), (8, 2), (8, 30), (16, 3)])
-    play(rng, 400, size, alphabet, rng.choice([3, 8, 30, 120]))
+    play(rng, 400, size, alphabet, rng.choice([3, 8, 30, 120]), rng.choice([4, 4, 8]))
 
 
 def test_an_oldest_child_that_is_not_replaced_is_noticed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +116,8 @@ def test_the_same_tokens_twice_are_an_error_and_an_unknown_discard_is_none() -> 
             index.add(packed(i, 1), i)
         with pytest.raises(InvariantError, match="two children"):
             index.add(packed(0, 1), 99)
+        with pytest.raises(InvariantError, match="not in the index"):
+            index.replace(packed(77), 99)
         index.discard(packed(77))
         index.discard(packed(0, 1, 2))
 

@@ -1,0 +1,201 @@
+"""One cache under test with everything that watches it: what must hold after every operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tests.model.prompts import Prompt, Unit
+
+if TYPE_CHECKING:
+    from tests.model.known import Sequence
+    from tests.model.world import World
+
+FRESH = 4_000_000_000  # a token that no prompt of these tests holds: it ends every match
+_PROBED = 40  # remembered prompts that are probed after each operation
+
+
+class Checks:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._round = 0
+
+    # What is expected
+
+    def longest(self, prompt: Prompt) -> int:
+        """The hit of a prompt by what the events said, and by nothing else."""
+        world = self.world
+        size, units = world.setup.block_size, prompt.units
+        best = 0
+        for scope, generation, stored in world.mirror.prefixes():
+            if scope == prompt.scope_key and generation == world.generation:
+                common = _common(stored, units)
+                best = max(best, common if world.setup.partial else common - common % size)
+        return min(best, max(0, len(units) - 1) if world.setup.partial else _full(len(units) - 1, size))
+
+    def naive(self, prompt: Prompt) -> int:
+        """The hit of a prompt if nothing had ever been evicted: all that was ever computed, by tokens."""
+        world, units = self.world, prompt.units
+        ends = range(len(units) - 1, 0, -1)
+        return next((e for e in ends if (world.generation, prompt.scope_key, units[:e]) in world.stored_ever), 0)
+
+    def hit(self, prompt: Prompt) -> Any:
+        """A probe, with all that a probe must say."""
+        world = self.world
+        hit = world.cache.probe(**prompt.arguments())
+        naive, size = self.naive(prompt), world.setup.block_size
+        assert 0 <= hit.cached <= naive, f"probe says {hit.cached}, only {naive} were ever computed"
+        told = self.longest(prompt)
+        if hit.cached != told:  # a weak hash may hide a block behind another, but never shows too much
+            assert world.setup.collides and hit.cached < told, f"{prompt}: {hit}, by the events {told}"
+        if world.lossless and world.setup.exact:
+            assert hit.cached == _full(naive, size), f"{prompt}: {hit}, nothing was evicted and naive says {naive}"
+        if world.reference is not None and prompt.tokens:
+            matched = world.reference.match(prompt.scope_key, prompt.units)
+            assert hit.cached == len(matched) * size
+            assert hit.need == world.reference.need(prompt.scope_key, prompt.units), f"{prompt}: {hit}"
+        return hit
+
+    # What must hold
+
+    def after(self) -> None:
+        world = self.world
+        if not world.watched:
+            world.events_seen += world.cache.take_events()[2]
+            return
+        world.cache.check()
+        world.mirror.apply(*world.cache.take_events())
+        if world.mirror.removed:
+            world.lossless = False
+        self._books()
+        self._tables()
+        self._memory()
+        self._published()
+        self._meters()
+        self._reference()
+        self._reachable()
+
+    def _books(self) -> None:
+        world = self.world
+        books = world.cache.books()
+        numbers = _numbers(books)
+        assert min(numbers) >= 0, books
+        assert sum(numbers) == world.setup.capacity, f"{books} do not add up to {world.setup.capacity}"
+        if world.live or world.pins or any(unsettled.copies for unsettled in world.unsettled.values()):
+            return
+        assert books.pinned == 0, f"{books}: nobody is left to pin"
+        assert world.unsettled or books.quarantined == 0, f"{books}: everything is settled"
+
+    def _tables(self) -> None:
+        """A block that a request has yet to write stands in its table alone, and nobody copies from it."""
+        world, size = self.world, self.world.setup.block_size
+        owners: Counter[int] = Counter()
+        for sequence in world.live.values():
+            table = sequence.request.block_table.tolist()
+            assert len(set(table)) == len(table), f"a block stands twice in {table}"
+            assert all(0 <= block < world.setup.capacity for block in table), table
+            owners.update(table)
+        for unsettled in world.unsettled.values():
+            owners.update(unsettled.late.block_table[unsettled.start // size :])
+        for sequence in world.live.values():
+            table = sequence.request.block_table.tolist()
+            for block in table[sequence.computed // size :]:
+                assert owners[block] == 1, f"block {block} of {table} is still to be written, and shared"
+
+    def _memory(self) -> None:
+        """Every live request finds the KV of its own prefix in its slots."""
+        for sequence in self.world.live.values():
+            request = sequence.request
+            assert request.computed_tokens == sequence.computed
+            assert tuple(request.tokens) == sequence.prompt.tokens
+            if not request.copies:
+                self.world.oracle.verify(request, sequence.computed)
+
+    def _published(self) -> None:
+        """What a request computed is findable as long as it holds it; never more than it computed."""
+        world = self.world
+        size, findable = world.setup.block_size, world.mirror.prefixes()
+        for sequence in world.live.values():
+            if not sequence.store or sequence.generation != world.generation or world.setup.hides:
+                continue
+            for end in range(size, _visible(world, sequence) + 1, size):
+                prefix = (sequence.prompt.scope_key, sequence.generation, sequence.prompt.units[:end])
+                assert prefix in findable, f"{prefix} is computed and held, and not findable"
+        for scope, generation, units in findable:
+            assert (generation, scope, units) in world.stored_ever, f"{units} is findable, never computed"
+            assert generation == world.generation, f"{units} of generation {generation} is still findable"
+
+    def _meters(self) -> None:
+        stats = self.world.cache.stats()
+        assert 0 <= stats.hits <= stats.queries, stats
+        assert 0 <= stats.cached_tokens <= stats.prompt_tokens, stats
+
+    def _reference(self) -> None:
+        world, model = self.world, self.world.reference
+        if model is None:
+            return
+        assert _numbers(world.cache.books()) == model.books(), f"{world.cache.books()}, reference {model.books()}"
+        assert world.mirror.prefixes() == model.prefixes()
+        assert Counter(world.mirror.removed) == Counter(model.removed), "other victims than the reference"
+        model.removed.clear()
+        for handle, sequence in world.live.items():
+            assert len(sequence.request.block_table) == len(model.holders[handle].table)
+
+    def _reachable(self) -> None:
+        """Probes reach what the mirror holds (each leaf), and nothing else (remembered prompts)."""
+        world = self.world
+        by_key = {}
+        for prompt in world.history:
+            by_key[prompt.scope_key, prompt.units] = prompt
+        for scope, _, units in world.mirror.leaves():
+            owner = next(p for (s, u), p in by_key.items() if s == scope and u[: len(units)] == units)
+            hit = world.cache.probe(**owner.cut(len(units)).then(FRESH).arguments())
+            assert hit.cached == len(units), f"{units} was stored and not removed, a probe reaches {hit.cached}"
+        self._round += 1
+        start = self._round * _PROBED % max(1, len(by_key))
+        for prompt in islice(by_key.values(), start, start + _PROBED):
+            self.hit(prompt.then(FRESH))
+
+    # Traces
+
+    def snapshot(self) -> dict[str, Any]:
+        world = self.world
+        epoch, sequence, events = world.cache.take_events()
+        assert not events, f"{events} came between two operations"
+        return {
+            "books": world.cache.books(),
+            "stats": world.cache.stats(),
+            "next event": (epoch, sequence),
+            "tables": {handle: tuple(s.request.block_table.tolist()) for handle, s in world.live.items()},
+            "lengths": {h: (s.request.length, s.request.computed_tokens) for h, s in world.live.items()},
+            "copies": {handle: s.request.copies for handle, s in world.live.items()},
+            "states": {handle: s.request.state for handle, s in world.live.items()},
+        }
+
+    def same(self, before: dict[str, Any], what: str) -> None:
+        after = self.snapshot()
+        changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+        assert not changed, f"{what} left a trace: {changed}"
+
+
+def _numbers(books: Any) -> tuple[int, int, int, int]:
+    return books.free, books.idle, books.pinned, books.quarantined
+
+
+def _visible(world: World, sequence: Sequence) -> int:
+    """Computed positions that must be findable."""
+    length = sequence.computed
+    if world.setup.options.get("store_last", True):
+        return length
+    unfinished = length < len(sequence.prompt.tokens)
+    return min(length - unfinished, len(sequence.prompt.tokens) - 1)
+
+
+def _full(length: int, size: int) -> int:
+    return max(0, length - length % size)
+
+
+def _common(left: tuple[Unit, ...], right: tuple[Unit, ...]) -> int:
+    size = min(len(left), len(right))
+    return next((place for place in range(size) if left[place] != right[place]), size)

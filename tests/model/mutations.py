@@ -1,0 +1,146 @@
+"""Designs with one rule broken: each must make the randomised tests fail, or these prove nothing.
+
+Most are broken through the interface that all designs share; what differs by design has a line for
+each. A mutation breaks a class for the length of a test, through pytest's `monkeypatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pytest import MonkeyPatch
+
+from prefixcache.cache.journal import Journal
+from prefixcache.designs import DESIGNS, Holding, Match, Prompt
+from prefixcache.designs.hash_chain import HashChainDesign
+from prefixcache.designs.naive import NaiveDesign
+from prefixcache.designs.radix import RadixDesign
+
+Mutation = Callable[[str, MonkeyPatch], None]
+
+
+def unpin_early(design: str, patch: MonkeyPatch) -> None:
+    """The hit of an admitted request is let go of at once, as if the request had ended."""
+    original = DESIGNS[design].claim
+
+    def claim(self: Any, holding: Holding, match: Match) -> None:
+        original(self, holding, match)
+        self.release(replace(holding))
+
+    patch.setattr(DESIGNS[design], "claim", claim)
+
+
+def skip_the_parent(design: str, patch: MonkeyPatch) -> None:
+    """A parent is evicted before its child."""
+    EVICT_PARENTS_FIRST[design](patch)
+
+
+def forget_the_scope(design: str, patch: MonkeyPatch) -> None:
+    """Tokens alone identify a prefix."""
+    original = DESIGNS[design].match
+
+    def match(self: Any, prompt: Prompt, limit: int) -> Match:
+        prompt.root = b""
+        return original(self, prompt, limit)
+
+    patch.setattr(DESIGNS[design], "match", match)
+
+
+def publish_what_is_not_computed(design: str, patch: MonkeyPatch) -> None:
+    """The whole prompt becomes findable with its first computed token."""
+    original = DESIGNS[design].publish
+
+    def publish(self: Any, holding: Holding, length: int, tail: bool = False) -> Any:
+        return original(self, holding, len(holding.table) * self.block_size, tail)
+
+    patch.setattr(DESIGNS[design], "publish", publish)
+
+
+def reach_old_weights(design: str, patch: MonkeyPatch) -> None:
+    """A weight update leaves the index as it was."""
+    patch.setattr(DESIGNS[design], "retire", lambda self: None)
+
+
+def free_without_a_word(design: str, patch: MonkeyPatch) -> None:
+    """Removed events are dropped: the canary of the mirror."""
+    patch.setattr(Journal, "removed", lambda self, keys: None)
+
+
+def announce_twice(design: str, patch: MonkeyPatch) -> None:
+    original = Journal.removed
+    patch.setattr(Journal, "removed", lambda self, keys: [original(self, keys), original(self, keys)])
+
+
+def refresh_at_a_probe(design: str, patch: MonkeyPatch) -> None:
+    """Looking is taken for using: every match makes its path the most recently used."""
+    original = DESIGNS[design].match
+
+    def match(self: Any, prompt: Prompt, limit: int) -> Match:
+        found = original(self, prompt, limit)
+        visitor = Holding(prompt)
+        self.claim(visitor, found)
+        self.release(visitor)
+        return original(self, prompt, limit)
+
+    patch.setattr(DESIGNS[design], "match", match)
+
+
+def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: HashChainDesign, blocks: int) -> int:
+        victims = list(self._idle)[::-1][:blocks]
+        for block in victims:
+            self._idle.discard(block)
+            self._unregister(block)
+        self.pool.give(victims)
+        return len(victims)
+
+    patch.setattr(HashChainDesign, "evict", evict)
+
+
+def _radix_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: RadixDesign, blocks: int) -> int:
+        gone = 0
+        for node in list(self._idle)[::-1]:
+            if gone < blocks:
+                gone += len(node.blocks)
+                self._remove(node)
+        return gone
+
+    patch.setattr(RadixDesign, "evict", evict)
+
+
+def _naive_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: NaiveDesign, blocks: int) -> int:
+        idle = [entry for entry in self._entries.values() if not entry.pins]
+        victims = sorted(idle, key=lambda entry: -entry.last_access)[:blocks]
+        for entry in victims:
+            del self._entries[entry.prefix]
+            self.pool.give((entry.block,))
+            if self.events is not None and not entry.stale:
+                self.events.removed([entry.key])
+        return len(victims)
+
+    patch.setattr(NaiveDesign, "evict", evict)
+
+
+EVICT_PARENTS_FIRST: dict[str, Callable[[MonkeyPatch], None]] = {
+    "hash_chain": _hash_chain_parents_first,
+    "naive": _naive_parents_first,
+    "radix": _radix_parents_first,
+}
+
+MUTATIONS: dict[str, Mutation] = {
+    mutation.__name__: mutation
+    for mutation in (
+        unpin_early,
+        skip_the_parent,
+        forget_the_scope,
+        publish_what_is_not_computed,
+        reach_old_weights,
+        free_without_a_word,
+        announce_twice,
+        refresh_at_a_probe,
+    )
+}

@@ -1,0 +1,93 @@
+"""Many threads on one cache: every call is atomic, and in the end nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from prefixcache import NoSpace, PrefixCache
+from prefixcache.scenario.oracle import KVOracle
+from tests.registration import DESIGNS
+
+_THREADS = 8
+_LIVES = 60
+
+
+@pytest.fixture(autouse=True)
+def switch_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class _Worker(threading.Thread):
+    def __init__(self, cache: PrefixCache, oracle: KVOracle, memory: threading.Lock, seed: str) -> None:
+        super().__init__()
+        self.cache, self.oracle, self.memory = cache, oracle, memory
+        self.random = random.Random(seed)
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for _ in range(_LIVES):
+                self.live()
+        except BaseException as error:  # shown by the test: an exception must not die with its thread
+            self.error = error
+
+    def live(self) -> None:
+        """One request from admission to its end, with what others may do to it in between."""
+        draw, cache = self.random, self.cache
+        tokens = [draw.randrange(2) for _ in range(draw.randrange(1, 14))]
+        cache.probe(tokens)
+        try:
+            request = cache.open(tokens)
+        except NoSpace:
+            cache.evict(1)
+            return
+        table = request.block_table.tolist()
+        assert len(set(table)) == len(table)
+        with self.memory:
+            self.oracle.write(request, request.cached, request.length)
+        request.computed(request.length)
+        for _ in range(draw.randrange(4)):
+            try:
+                request.append(draw.randrange(2))
+            except NoSpace:
+                break
+            with self.memory:
+                self.oracle.write(request, request.computed_tokens, request.length)
+            request.computed(request.length)
+        with self.memory:
+            self.oracle.verify(request, request.computed_tokens)
+        books = cache.books()
+        assert books.free + books.idle + books.pinned + books.quarantined == cache.capacity
+        if draw.randrange(2):
+            request.close()
+        else:
+            request.abort(in_flight=True)
+            request.settled()
+
+
+@pytest.mark.parametrize("design", sorted(DESIGNS))
+def test_eight_threads_leave_a_sound_cache(design: str, seed: int) -> None:
+    cache = PrefixCache(design, block_size=2, capacity=40)
+    oracle, memory = KVOracle(2), threading.Lock()
+    workers = [_Worker(cache, oracle, memory, f"{seed} {number}") for number in range(_THREADS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for worker in workers:
+        if worker.error is not None:
+            raise worker.error
+    cache.check()
+    stats = cache.stats()
+    assert stats.requests + stats.refused == _THREADS * _LIVES
+    cache.evict(cache.capacity)
+    cache.check()
+    assert cache.books().free == cache.capacity

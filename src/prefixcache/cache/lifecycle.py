@@ -170,6 +170,7 @@ class Lifecycle:
             prompt_length=parent.prompt_length,
         )
         child = self.new_request(request._scope, holding)
+        child.reads, child.stores, child.why_not = request.reads, request.stores, request.why_not
         child.begin(request.computed_tokens)
         child._prompt_length, child._admitted_length = request._prompt_length, request._admitted_length
         self.core.live.add(child)

@@ -186,7 +186,7 @@ class RadixDesign(Design):
         if inside is not None:
             node = self._split(inside, common)
         self._pin(node, None)
-        holding.anchor = node
+        holding.anchor = node if node.parent is not None else None  # a scope's root may go while nothing holds it
         holding.held = len(match.blocks)
         holding.table.extend(match.blocks)
 

@@ -33,8 +33,7 @@ class NoSpace(PrefixCacheError):
         self.need = need
         self.available = available
         super().__init__(
-            f"{what} needs {need} blocks, {available} are free or idle; "
-            "close or preempt a request, or try again later"
+            f"{what} needs {need} blocks, {available} are free or idle; close or preempt a request, or try again later"
         )
 
 

@@ -36,6 +36,11 @@ class Retention:
                 return priority, ttl
         return None, None
 
+    def edges(self, prompt_length: int) -> set[int]:
+        """Token positions where the answer of `at` may change. O(ranges)."""
+        ends = {end for _, end, _, _ in self.ranges if end is not None}
+        return {start for start, _, _, _ in self.ranges} | ends | {prompt_length}
+
 
 def read_retention(
     priority: PriorityLike,

@@ -6,7 +6,8 @@ that is brought in for a request can push out what the same request, or another 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefixcache.blocks.retention import Retention
@@ -37,7 +38,7 @@ class Ask:
     must_fit: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Plan:
     """What an admission would do now.
 
@@ -46,7 +47,9 @@ class Plan:
         partial: the hit inside the next block that will be used, if any.
         take: the partial's source is taken over in place instead of copied.
         new: blocks to allocate.
-        need: blocks drawn from free + idle: new ones, matched idle ones, a copied idle source.
+        need: blocks drawn from free + idle: new ones, matched idle ones, an idle source, and one for each
+            earlier request of the batch that now has to copy what it would have taken over.
+        overruled: these earlier requests.
         dropped: matched tokens not used because a draft model looks one token ahead.
         reason: why not more.
     """
@@ -56,8 +59,9 @@ class Plan:
     take: bool
     new: int
     need: int
-    dropped: int
-    reason: str
+    overruled: Sequence[Plan] = ()
+    dropped: int = 0
+    reason: str = ""
 
     @property
     def cached(self) -> int:
@@ -65,17 +69,55 @@ class Plan:
         return self.match.tokens + (self.partial.tokens if self.partial is not None else 0)
 
 
+@dataclass(slots=True)
+class Room:
+    """What the requests of one batch have claimed so far, out of the room there was when it began.
+
+    Attributes:
+        available: free and idle blocks at the beginning.
+        drawn: of these, what the admitted requests need.
+        claimed: idle blocks among them: matched whole, or sources of hits inside a block.
+        takers: who is going to take over a source in place, by source; None when nobody may any more.
+    """
+
+    available: int
+    drawn: int = 0
+    claimed: set[int] = field(default_factory=set)
+    takers: dict[int, Plan | None] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Blocks that another request can draw."""
+        return self.available - self.drawn
+
+    def admit(self, plan: Plan, idle_blocks: Sequence[int]) -> None:
+        """Another request of the batch goes ahead.
+
+        The roles: a source that somebody matches whole is copied by all others; else the last one that
+        matches an unused leaf takes it over and the others copy; everything else is copied.
+        """
+        self.drawn += plan.need
+        self.claimed.update(idle_blocks)
+        for earlier in plan.overruled:
+            assert earlier.partial is not None
+            earlier.take = False
+            earlier.new += 1
+            self.takers[earlier.partial.source] = None
+        if plan.partial is not None:
+            self.claimed.add(plan.partial.source)
+            if plan.take:
+                self.takers[plan.partial.source] = plan
+
+
 class Admission:
     """Plans and carries out admissions. Every method is called under the cache's lock."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self._promised = 0  # blocks that requests of a batch have claimed room for but not yet allocated
 
-    @property
-    def available(self) -> int:
-        """Blocks that another admission can draw."""
-        return self.core.design.available - self._promised
+    def room(self) -> Room:
+        """The room for a batch that begins now."""
+        return Room(self.core.design.available)
 
     # -- planning: changes nothing ------------------------------------------------------------------
 
@@ -83,20 +125,20 @@ class Admission:
         """What `open` would find and need now."""
         if not ask.asked.length:
             return Hit(0, 0, {"device": 0}, "empty")
-        plan = self.plan(ask)
+        plan = self.plan(ask, self.room())
         return Hit(plan.cached, plan.need, {"device": plan.cached}, plan.reason)
 
-    def plan(self, ask: Ask) -> Plan:
+    def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""
         core, asked = self.core, ask.asked
         why_not = self._why_not_read(ask)
         limit = 0 if why_not else asked.length - 1
         match = core.design.match(asked.prompt, limit)
-        dropped = 0
-        if core.options.lookahead and (found := _found(match)):
+        dropped = match.dropped
+        if core.options.lookahead and core.options.lookahead_by == "drop" and (found := _found(match)):
             match = core.design.match(asked.prompt, found - 1)
             dropped = found - _found(match)
-        plan = self._fit(match, asked.length if ask.reserve is None else ask.reserve)
+        plan = self._fit(match, asked.length if ask.reserve is None else ask.reserve, room)
         plan.dropped = dropped
         plan.reason = why_not or self._reason(plan, asked.length)
         return plan
@@ -113,25 +155,33 @@ class Admission:
         generation = asked.given_scope.generation
         return generation is not None and generation < self.core.generation
 
-    def _fit(self, match: Match, reserve: int) -> Plan:
+    def _fit(self, match: Match, reserve: int, room: Room) -> Plan:
         """Choose what to do with a hit inside a block so that it never causes a refusal."""
-        size = self.core.design.block_size
-        available = self.available
-        whole = len(match.blocks)
-        new = max(-(-reserve // size) - whole, 0)
-        need = new + match.idle
+        new = max(-(-reserve // self.core.design.block_size) - len(match.blocks), 0)
+        idle = match.idle
+        if room.claimed:
+            idle = sum(block not in room.claimed for block in self.core.design.idle_blocks(match))
+        overruled = [taker for source, taker in room.takers.items() if taker is not None and source in match.blocks]
+        idle += len(overruled)
         partial = match.partial
         if partial is None:
-            return Plan(match, None, False, new, need, 0, "")
-        new = max(new, 1)
-        if self.core.options.partial == "take" and partial.takeable:
-            return Plan(match, partial, True, new - 1, new + match.idle, 0, "")
-        copying = new + match.idle + partial.idle
-        if copying <= available:
-            return Plan(match, partial, False, new, copying, 0, "")
-        if partial.takeable:
-            return Plan(match, partial, True, new - 1, new + match.idle, 0, "")
-        return Plan(match, None, False, max(-(-reserve // size) - whole, 0), need, 0, "")
+            return Plan(match, None, False, new, new + idle, overruled)
+        earlier = room.takers.get(partial.source)
+        unclaimed = partial.idle and partial.source not in room.claimed
+        takeable = earlier is not None or (partial.takeable and unclaimed)
+        # Taking over needs the source itself; where an earlier request of the batch would have taken it, that
+        # one needs a block to copy into instead. Either way it draws as much as having no such hit.
+        inside = max(new, 1)
+        taking, copying = inside + idle, inside + idle + unclaimed
+        take = Plan(match, partial, True, inside - 1, taking, [*overruled, earlier] if earlier else overruled)
+        if self.core.options.partial == "take" and takeable:
+            return take
+        if copying <= room.left:
+            return Plan(match, partial, False, inside, copying, overruled)
+        # An idle source with children can be taken over when everything else that is idle has to go anyway.
+        if takeable or (unclaimed and taking == room.left):
+            return take
+        return Plan(match, None, False, new, new + idle, overruled)
 
     def _reason(self, plan: Plan, length: int) -> str:
         size = self.core.design.block_size
@@ -150,10 +200,12 @@ class Admission:
 
         Afterwards the request pins what it matched (the index owns it) and owns its new blocks alone.
         """
-        plan = self.plan(ask)
-        self.require_room(plan, ask)
+        room = self.room()
+        plan = self.plan(ask, room)
+        self.require_room(plan, ask, room)
+        self.core.design.expire()
         self.claim(request, ask, plan)
-        self.settle(request, ask, plan, again)
+        self.settle(request, ask, plan, [], again)
 
     def admit_batch(self, requests: list[Request], asks: list[Ask]) -> list[NoSpace | None]:
         """Admit a batch in two phases: claim every match of every request, then allocate.
@@ -163,55 +215,71 @@ class Admission:
         """
         outcomes: list[NoSpace | None] = []
         claimed: list[tuple[Request, Ask, Plan]] = []
-        try:
-            for request, ask in zip(requests, asks, strict=True):
-                plan = self.plan(ask)
-                try:
-                    self.require_room(plan, ask)
-                except NoSpace as refusal:
-                    outcomes.append(refusal)
-                    continue
-                self.claim(request, ask, plan)
-                self._promised += plan.new
-                claimed.append((request, ask, plan))
-                outcomes.append(None)
-        finally:
-            self._promised = 0
+        room = self.room()
+        for request, ask in zip(requests, asks, strict=True):
+            plan = self.plan(ask, room)
+            try:
+                self.require_room(plan, ask, room)
+            except NoSpace as refusal:
+                outcomes.append(refusal)
+                continue
+            if not claimed:
+                self.core.design.expire()
+            room.admit(plan, self.core.design.idle_blocks(plan.match))
+            self.claim(request, ask, plan)
+            claimed.append((request, ask, plan))
+            outcomes.append(None)
+        copiers: dict[int, list[tuple[Request, Plan]]] = {}
+        for request, _, plan in claimed:
+            if plan.partial is not None and not plan.take:
+                copiers.setdefault(plan.partial.source, []).append((request, plan))
         for request, ask, plan in claimed:
-            self.settle(request, ask, plan, False)
+            source = plan.partial.source if plan.partial is not None else -1
+            self.settle(request, ask, plan, copiers.get(source, []), False)
         return outcomes
 
-    def require_room(self, plan: Plan, ask: Ask) -> None:
+    def require_room(self, plan: Plan, ask: Ask, room: Room) -> None:
         """Raises `NoSpace` when the plan does not fit now."""
-        available, need = self.available, plan.need
+        need = plan.need
         if ask.must_fit and ask.reserve is not None:
-            need = max(need, self._fit(plan.match, max(ask.asked.length, ask.reserve)).need)
-        if need > available:
-            raise NoSpace(need, available)
+            need = max(need, self._fit(plan.match, max(ask.asked.length, ask.reserve), room).need)
+        if need > room.left:
+            raise NoSpace(need, room.left)
 
     def claim(self, request: Request, ask: Ask, plan: Plan) -> None:
-        """Phase one: pin all that was matched. No allocation, no eviction, no copy."""
+        """Phase one: pin all that was matched. No allocation, no eviction, no copy.
+
+        A source that will be taken over stays in the index: a later request of the batch may match it too.
+        """
         design, holding = self.core.design, request.holding
         holding.prompt = ask.asked.prompt
         holding.generation = self.core.generation
         holding.store = ask.store and not ask.asked.why_not and plan.reason != "old generation"
         holding.retention = ask.retention
         design.claim(holding, plan.match)
-        partial = plan.partial
-        if partial is not None and plan.take:
-            design.take(holding, partial)
-        elif partial is not None:
-            design.hold(partial.handle)
+        if plan.partial is not None:
+            design.claim_source(holding, plan.partial)
 
-    def settle(self, request: Request, ask: Ask, plan: Plan, again: bool) -> None:
-        """Phase two: allocate what is new, say what is to be copied, record the admission once."""
+    def settle(self, request: Request, ask: Ask, plan: Plan, copiers: list[tuple[Request, Plan]], again: bool) -> None:
+        """Phase two: allocate what is new, say what is to be copied, record the admission once.
+
+        Args:
+            request, ask, plan: what was claimed.
+            copiers: requests of the batch that copy out of the source of this one's hit inside a block.
+            again: the request was preempted and is resumed.
+        """
         design, holding = self.core.design, request.holding
         at = len(holding.table)
-        holding.table.extend(design.allocate(plan.new))
         partial = plan.partial
+        new = design.allocate(holding, at + plan.take, plan.new)
+        if partial is not None and plan.take:
+            self._take_over(request, partial, copiers)
+        holding.table.extend(new)
         if partial is not None and not plan.take:
-            copy = Copy(partial.source, holding.table[at], partial.tokens)
-            request.pending.append((copy, partial.handle))
+            target = holding.table[at]
+            if partial.handle is not None:
+                design.inherit(partial, target)
+            request.pending.append((Copy(partial.source, target, partial.tokens), partial.handle))
             self.core.counters.copied_blocks += 1
         request.begin(plan.cached)
         length = ask.asked.length
@@ -228,6 +296,24 @@ class Admission:
         counters.prompt_tokens += length
         counters.cached_tokens += plan.cached
         counters.lookahead_tokens += plan.dropped
+
+    def _take_over(self, request: Request, partial: Partial, copiers: list[tuple[Request, Plan]]) -> None:
+        """The source leaves the index and is the request's own, which others of the batch may still copy from.
+
+        Their pins end with the index's ownership: instead each has a claim on the private block, which keeps
+        it from being written before it is copied.
+        """
+        design = self.core.design
+        design.drop(partial.handle)
+        for copier, plan in copiers:
+            assert plan.partial is not None
+            design.drop(plan.partial.handle)
+            self.core.pool.share(partial.source)
+            plan.partial.handle = None
+            copier.pending = [
+                (copy, None) if copy.source == partial.source else (copy, handle) for copy, handle in copier.pending
+            ]
+        design.take(request.holding, partial)
 
 
 def _found(match: Match) -> int:

@@ -87,5 +87,5 @@ def make_core(
     read = read_options(design, kind.defaults, kind.can, options)
     pool = BlockPool(capacity)
     journal = Journal(read.event_buffer) if read.events else None
-    built = kind(block_size, pool, read, eviction or kind.default_eviction, journal)
+    built = kind(block_size, pool, read, eviction or kind.default_eviction, journal, clock)
     return Core(built, pool, read, journal, clock)

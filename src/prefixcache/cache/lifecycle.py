@@ -184,22 +184,23 @@ class Lifecycle:
                 return
             core, holding = self.core, request.holding
             size = core.design.block_size
-            whole = length // size
-            inside = whole < holding.held and length % size > 0
-            private = holding.table[max(holding.held, whole + (length % size > 0)) :]
+            whole = (length - core.design.ahead) // size
+            rest = length - whole * size  # kept tokens that share their block with forgotten ones
+            inside = rest > 0 and core.design.owns(holding, whole)
+            private = core.design.private(holding, whole + (rest > 0))
             if inside and core.design.available + len(private) < 1:
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
-            self._forget_copies(request, whole + (length % size > 0))
+            self._forget_copies(request, whole + (rest > 0))
             source = holding.table[whole] if inside else -1
             handle = core.design.handle(holding, whole) if inside else None
             if inside:
                 core.design.hold(handle)
             core.design.cut(holding, whole)
-            del holding.table[whole + (0 if inside or not length % size else 1) :]
-            core.pool.give(private)
+            del holding.table[whole + (0 if inside or not rest else 1) :]
+            core.design.give_back(private)
             if inside:
                 holding.table.extend(core.design.allocate_more(holding, 1))
-                request.pending.append((Copy(source, holding.table[whole], length % size), handle))
+                request.pending.append((Copy(source, holding.table[whole], rest), handle))
                 core.counters.copied_blocks += 1
             self._truncate(request, length)
 
@@ -219,7 +220,7 @@ class Lifecycle:
             prompt.extras = prompt.extras.cut(0, length)
         if prompt.keys is not None:
             del prompt.keys[length // self.core.design.block_size :]
-        request._computed = min(request._computed, length)
+        request._computed = min(request._computed, length - self.core.design.ahead)
         request._admitted_length = min(request._admitted_length, length)
 
     # -- the end ------------------------------------------------------------------------------------
@@ -235,18 +236,18 @@ class Lifecycle:
                 computed = holding.held * core.design.block_size  # what a missing copy leaves unwritten stays out
             else:
                 computed = request.computed_tokens
+            finished = state == "closed" or (state == "aborted" and request.computed_tokens >= request.prompt_length)
+            holding.used = finished
             self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
             sources = request.pending
             request.pending = []
-            private = array("i", core.design.private(holding))
-            core.design.release(holding)
+            private = core.design.let_go(holding, in_flight)
             holding.table = array("i")
             if in_flight:
                 request.given_up = list(core.pool.quarantine(private))
                 request.given_up_sources = [copy if handle is None else handle for copy, handle in sources]
                 core.quarantine.add(request)
             else:
-                core.design.give_back(private)
                 for copy, handle in sources:
                     self._drop_source(copy, handle)
             core.live.discard(request)

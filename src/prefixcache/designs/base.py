@@ -12,9 +12,10 @@ All calls come under the cache's lock; a design never locks, never calls back, a
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -84,6 +85,7 @@ class Match:
         idle: how many of these blocks are idle now (pinning them takes them from the idle ones).
         anchor: the design's name for the place where the match ends.
         partial: what more is reusable inside the next block.
+        dropped: tokens that agree and are not reusable because a draft model looks one token ahead.
     """
 
     tokens: int
@@ -91,6 +93,7 @@ class Match:
     idle: int
     anchor: Any
     partial: Partial | None = None
+    dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -106,6 +109,9 @@ class Holding:
         store: whether anything of it is published.
         retention: priorities and times to live that its blocks ask for.
         prompt_length: tokens of the prompt; blocks that begin behind it are generated ones.
+        counted: tokens of the path on which this request has left its hit and priority.
+        used: whether what is done counts as a use of the path; False when a request ends that was preempted,
+            or aborted before its prompt was computed.
     """
 
     prompt: Prompt
@@ -116,6 +122,8 @@ class Holding:
     store: bool = True
     retention: Retention = field(default_factory=Retention)
     prompt_length: int = 0
+    counted: int = 0
+    used: bool = True
 
 
 class Design(ABC):
@@ -127,6 +135,7 @@ class Design(ABC):
         options: the named options, already checked against what the design can honour.
         eviction: the policy that ranks what may go, or its name.
         events: where changes of the index are reported; None when nobody listens.
+        clock: seconds, for times to live.
     """
 
     name: ClassVar[str]
@@ -134,15 +143,23 @@ class Design(ABC):
     can: ClassVar[dict[str, tuple[Any, ...]]] = {}
     default_eviction: ClassVar[str] = "lru"
     any_priority: bool = False  # priorities beyond 0..100 are allowed
+    ahead: int = 0  # tokens behind a block that belong to its identity
 
     def __init__(
-        self, block_size: int, pool: BlockPool, options: Options, eviction: str | Policy, events: EventSink | None
+        self,
+        block_size: int,
+        pool: BlockPool,
+        options: Options,
+        eviction: str | Policy,
+        events: EventSink | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.block_size = block_size
         self.pool = pool
         self.options = options
         self.events = events
         self.eviction = eviction
+        self.clock = clock
         self.evicted = 0  # blocks so far
 
     # -- lookup -----------------------------------------------------------------------------------
@@ -178,6 +195,17 @@ class Design(ABC):
     def share(self, holding: Holding, other: Holding, blocks: int) -> None:
         """Pin the first `blocks` held blocks of `holding` for `other` too."""
 
+    def idle_blocks(self, match: Match) -> Sequence[int]:
+        """The matched whole blocks that nobody uses. Where a pinned block's parent is pinned, they are the last."""
+        return match.blocks[len(match.blocks) - match.idle :]
+
+    def claim_source(self, holding: Holding, partial: Partial) -> None:
+        """Pin the source of a hit inside a block until it is copied or taken over."""
+        self.hold(partial.handle)
+
+    def inherit(self, partial: Partial, block: int) -> None:  # noqa: B027 - most designs rank by request alone
+        """The private block will hold a copy out of the source: what it takes over from it besides KV."""
+
     @abstractmethod
     def handle(self, holding: Holding, index: int) -> Any:
         """The design's name for the held block at this table index, for `hold`."""
@@ -191,7 +219,7 @@ class Design(ABC):
         """Undo one `hold`."""
 
     def take(self, holding: Holding, partial: Partial) -> None:
-        """Take a takeable source out of the index: it becomes the next, private block of the table."""
+        """Take an idle source out of the index: it becomes the next, private block of the table."""
         raise NotImplementedError(f"{self.name} has no partial hits")
 
     # -- room -------------------------------------------------------------------------------------
@@ -216,26 +244,45 @@ class Design(ABC):
         """Blocks that an admission can draw: free and idle ones."""
         return self.pool.free + self.idle
 
-    def allocate(self, blocks: int) -> array[int]:
-        """Private blocks for a request: empty ones first, then evicted ones. The caller has checked the room."""
+    def allocate(self, holding: Holding, index: int, blocks: int) -> array[int]:
+        """Private blocks for a request, which are to stand in its table from `index` on.
+
+        Empty ones first, then evicted ones. The caller has checked the room.
+        """
         shortfall = blocks - self.pool.free
         if shortfall > 0:
             self.evict(shortfall)
         return self.pool.take(blocks)
 
     def allocate_more(self, holding: Holding, blocks: int) -> array[int]:
-        """As `allocate`, for a request that is already running."""
-        return self.allocate(blocks)
+        """As `allocate`, for a request that is already running: behind its table."""
+        return self.allocate(holding, len(holding.table), blocks)
 
     def give_back(self, blocks: Sequence[int]) -> None:
         """Private blocks that a request has let go of."""
         self.pool.give(blocks)
 
-    def private(self, holding: Holding) -> Sequence[int]:
-        """The blocks of the table that the index does not own."""
-        return holding.table[holding.held :]
+    def owns(self, holding: Holding, index: int) -> bool:
+        """Whether the index owns the block at this table index."""
+        return index < holding.held
+
+    def private(self, holding: Holding, start: int = 0) -> Sequence[int]:
+        """The blocks of the table from index `start` on that the index does not own."""
+        return holding.table[max(holding.held, start) :]
+
+    def let_go(self, holding: Holding, in_flight: bool) -> array[int]:
+        """The request ends: `release`, and private blocks go back; in flight they are the caller's to quarantine."""
+        private = array("i", self.private(holding))
+        self.release(holding)
+        if in_flight:
+            return private
+        self.give_back(private)
+        return array("i")
 
     # -- life of the index --------------------------------------------------------------------------
+
+    def expire(self) -> None:  # noqa: B027 - most policies know no time
+        """Blocks whose time to live is over fall back to the default priority. Called before an admission."""
 
     def end_step(self) -> None:  # noqa: B027 - most designs show blocks as soon as they are computed
         """The scheduling step is over: blocks registered in it can be matched (`visibility="step"`)."""

@@ -24,6 +24,16 @@ class Options:
         child_limit: from this many children on, partial matching gives up; None: never.
         visibility: computed blocks can be matched at once ("computed") or after `end_step` ("step").
         lookahead: 1 when a draft model's KV depends on one token past the position.
+        lookahead_by: how that is honoured: "drop" leaves the last matched unit out, "key" makes the next token
+            part of a unit's identity.
+        recency: what is a use of a path: "release" (whoever lets go of it), or "use": its admission, each
+            `computed`, and an end after the whole prompt was computed, but not the letting go itself.
+        refresh_on_split: a node that a prompt leaves in the middle counts as used, and its first part as new.
+        count_hits: when a request's hit and priority are added to the nodes it uses: at admission too
+            ("match"), or only when it publishes ("insert").
+        cut_at_prompt: the end of the prompt is a node boundary, and the prompt has one more priority than the
+            answer.
+        priorities: "0..100", None being 35, or "any" integer, None being 0.
         child_hash: test hook of radix: a function that replaces the hash of a routing key.
         events: whether events are recorded for `take_events`.
         event_buffer: events kept for a consumer that does not come; beyond it the oldest are dropped.
@@ -37,6 +47,12 @@ class Options:
     child_limit: int | None = None
     visibility: str = "computed"
     lookahead: int = 0
+    lookahead_by: str = "drop"
+    recency: str = "release"
+    refresh_on_split: bool = False
+    count_hits: str = "match"
+    cut_at_prompt: bool = False
+    priorities: str = "0..100"
     child_hash: Callable[[bytes], int] | None = None
     events: bool = True
     event_buffer: int = 100_000
@@ -49,6 +65,12 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "evict_unit": ("tail", "node"),
     "visibility": ("computed", "step"),
     "lookahead": (0, 1),
+    "lookahead_by": ("drop", "key"),
+    "recency": ("release", "use"),
+    "refresh_on_split": (True, False),
+    "count_hits": ("match", "insert"),
+    "cut_at_prompt": (True, False),
+    "priorities": ("0..100", "any"),
     "events": (True, False),
 }
 

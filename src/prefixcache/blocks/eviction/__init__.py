@@ -26,15 +26,18 @@ __all__ = [
 ]
 
 
-def idle_items(eviction: str | Policy, owner: Owner[Item], by_release: bool = True) -> IdleItems[Item]:
+def idle_items(
+    eviction: str | Policy, owner: Owner[Item], by_release: bool = True, interior: bool = False
+) -> IdleItems[Item]:
     """The idle items of `owner` under a policy. Raises `OptionError` for an unknown one.
 
     Args:
         eviction: a name of `POLICIES`, or a policy.
         owner: the design, asked for facts.
         by_release: recency is set by releases alone, so that LRU needs no ranks.
+        interior: an item may leave before what hangs on it, if its rank says so.
     """
     policy = read_policy(eviction)
     if by_release and policy is POLICIES["lru"]:
         return IdleItems(ReleaseOrder())
-    return IdleItems(RankedQueue(policy, owner))
+    return IdleItems(RankedQueue(policy, owner, interior))

@@ -17,16 +17,16 @@ _SLACK = 64  # entries with old tickets that are not worth a clean-up
 
 
 class RankedQueue(Generic[Item]):
-    """Idle leaves, the smallest rank leaves first; equal ranks in order of being added.
+    """Idle items, the smallest rank leaves first; equal ranks in order of being added.
 
     Args:
         policy: what ranks them.
         owner: the design, asked for the facts of an item when it is added.
+        takes_all: every idle item is ranked, so that one may leave before what hangs on it; else leaves alone.
     """
 
-    takes_all = False
-
-    def __init__(self, policy: Policy, owner: Owner[Item]) -> None:
+    def __init__(self, policy: Policy, owner: Owner[Item], takes_all: bool = False) -> None:
+        self.takes_all = takes_all
         self._rank = policy.rank
         self._owner = owner
         # (*rank, ticket, item) in one flat tuple: comparing nested ones is half of the cost of a heap.
@@ -71,7 +71,7 @@ class RankedQueue(Generic[Item]):
             if tickets.get(item) == entry[-2]:
                 return item
             heappop(heap)
-        raise LookupError("no idle leaf")
+        raise LookupError("no idle item")
 
     def pop(self) -> Item:
         item = self.peek()

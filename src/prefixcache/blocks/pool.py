@@ -77,6 +77,10 @@ class BlockPool:
         """Whether the block has more than one claim."""
         return block in self._claims
 
+    def any_shared(self, blocks: Sequence[int]) -> bool:
+        """Whether any of these blocks has more than one claim. O(1) where no block at all has."""
+        return bool(self._claims) and any(block in self._claims for block in blocks)
+
     def _drop_claim(self, block: int) -> bool:
         left = self._claims.get(block, 1) - 1
         if left > 1:

@@ -241,7 +241,7 @@ class Admission:
     def require_room(self, plan: Plan, ask: Ask, room: Room) -> None:
         """Raises `NoSpace` when the plan does not fit now."""
         need = plan.need
-        if ask.must_fit and ask.reserve is not None:
+        if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
             need = max(need, self._fit(plan.match, max(ask.asked.length, ask.reserve), room).need)
         if need > room.left:
             raise NoSpace(need, room.left)
@@ -256,6 +256,7 @@ class Admission:
         holding.generation = self.core.generation
         holding.store = ask.store and not ask.asked.why_not and plan.reason != "old generation"
         holding.retention = ask.retention
+        holding.step = design.step
         design.claim(holding, plan.match)
         if plan.partial is not None:
             design.claim_source(holding, plan.partial)

@@ -37,9 +37,10 @@ class Lifecycle:
                 )
             if request.pending:
                 raise RequestError(f"computed({n}): {len(request.pending)} copies are pending; do them, then copied()")
-            if any(self.core.pool.shared(block) for block in self._to_write(holding)):
+            if self.core.pool.any_shared(self._to_write(holding)):
                 raise RequestError(f"computed({n}): another request has yet to copy out of a block of this table")
             request._computed = n
+            holding.step = self.core.design.step
             self._publish(request, self._publishable(request, n))
 
     def _to_write(self, holding: Holding) -> Sequence[int]:
@@ -93,6 +94,7 @@ class Lifecycle:
             request.owed, request.owed_ids = new, ids
             self._cover(request, request.length + count)
             request.owed, request.owed_ids = b"", ()
+            request.holding.step = self.core.design.step
             prompt = request.holding.prompt
             if not isinstance(prompt.tokens, bytearray):
                 prompt.tokens = bytearray(prompt.tokens)
@@ -168,6 +170,7 @@ class Lifecycle:
             store=parent.store,
             retention=parent.retention,
             prompt_length=parent.prompt_length,
+            step=parent.step,
         )
         child = self.new_request(request._scope, holding)
         child.reads, child.stores, child.why_not = request.reads, request.stores, request.why_not
@@ -219,7 +222,7 @@ class Lifecycle:
         if prompt.extras is not None:
             prompt.extras = prompt.extras.cut(0, length)
         if prompt.keys is not None:
-            del prompt.keys[length // self.core.design.block_size :]
+            del prompt.keys[max(length - self.core.design.ahead, 0) // self.core.design.block_size :]
         request._computed = min(request._computed, length - self.core.design.ahead)
         request._admitted_length = min(request._admitted_length, length)
 
@@ -256,6 +259,8 @@ class Lifecycle:
     def _unshared(self, request: Request, length: int) -> int:
         """`length`, cut before the first private block that a fork has yet to copy out of."""
         holding, size = request.holding, self.core.design.block_size
+        if not self.core.pool.any_shared(holding.table[holding.held :]):
+            return length
         for index in range(holding.held, len(holding.table)):
             if self.core.pool.shared(holding.table[index]):
                 return min(length, index * size)

@@ -110,6 +110,7 @@ class Holding:
         retention: priorities and times to live that its blocks ask for.
         prompt_length: tokens of the prompt; blocks that begin behind it are generated ones.
         counted: tokens of the path on which this request has left its hit and priority.
+        step: scheduling step of its last open, computed or append.
         used: whether what is done counts as a use of the path; False when a request ends that was preempted,
             or aborted before its prompt was computed.
     """
@@ -123,6 +124,7 @@ class Holding:
     retention: Retention = field(default_factory=Retention)
     prompt_length: int = 0
     counted: int = 0
+    step: int = 0
     used: bool = True
 
 
@@ -160,6 +162,7 @@ class Design(ABC):
         self.events = events
         self.eviction = eviction
         self.clock = clock
+        self.step = 0  # scheduling steps that have ended
         self.evicted = 0  # blocks so far
 
     # -- lookup -----------------------------------------------------------------------------------
@@ -284,8 +287,9 @@ class Design(ABC):
     def expire(self) -> None:  # noqa: B027 - most policies know no time
         """Blocks whose time to live is over fall back to the default priority. Called before an admission."""
 
-    def end_step(self) -> None:  # noqa: B027 - most designs show blocks as soon as they are computed
+    def end_step(self) -> None:
         """The scheduling step is over: blocks registered in it can be matched (`visibility="step"`)."""
+        self.step += 1
 
     @abstractmethod
     def retire(self) -> None:

@@ -26,6 +26,8 @@ class Options:
         lookahead: 1 when a draft model's KV depends on one token past the position.
         lookahead_by: how that is honoured: "drop" leaves the last matched unit out, "key" makes the next token
             part of a unit's identity.
+        search: how a chain of keys is searched: "binary", "linear" or "galloping".
+        must_fit: `open` refuses unless the whole prompt would fit, whatever it reserves.
         recency: what is a use of a path: "release" (whoever lets go of it), or "use": its admission, each
             `computed`, and an end after the whole prompt was computed, but not the letting go itself.
         refresh_on_split: a node that a prompt leaves in the middle counts as used, and its first part as new.
@@ -48,6 +50,8 @@ class Options:
     visibility: str = "computed"
     lookahead: int = 0
     lookahead_by: str = "drop"
+    search: str = "binary"
+    must_fit: bool = False
     recency: str = "release"
     refresh_on_split: bool = False
     count_hits: str = "match"
@@ -66,6 +70,8 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "visibility": ("computed", "step"),
     "lookahead": (0, 1),
     "lookahead_by": ("drop", "key"),
+    "search": ("binary",),
+    "must_fit": (True, False),
     "recency": ("release", "use"),
     "refresh_on_split": (True, False),
     "count_hits": ("match", "insert"),

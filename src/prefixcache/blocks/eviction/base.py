@@ -25,6 +25,8 @@ class Facts(NamedTuple):
         depth: tokens from the beginning of the prompt to the item's end.
         length: tokens of the item itself.
         history: the longest depth the item's branch has ever had.
+        step: scheduling step in which the last one to release the item was scheduled last.
+        block: the item's block id, where an original breaks ties by it.
     """
 
     last_access: int
@@ -34,6 +36,8 @@ class Facts(NamedTuple):
     depth: int
     length: int
     history: int
+    step: int = 0
+    block: int = 0
 
 
 Rank: TypeAlias = Callable[[Facts], tuple[int, ...]]

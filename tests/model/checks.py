@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.model.world import World
 
 FRESH = 4_000_000_000  # a token that no prompt of these tests holds: it ends every match
-_PROBED = 40  # remembered prompts that are probed after each operation
+_PROBED = 12  # remembered prompts that are probed after each operation
 
 
 class Checks:
@@ -47,8 +47,9 @@ class Checks:
         naive, size = self.naive(prompt), world.setup.block_size
         assert 0 <= hit.cached <= naive, f"probe says {hit.cached}, only {naive} were ever computed"
         told = self.longest(prompt)
-        if hit.cached != told:  # a weak hash may hide a block behind another, but never shows too much
-            assert world.setup.collides and hit.cached < told, f"{prompt}: {hit}, by the events {told}"
+        # A weak hash may hide a block behind another, but never shows too much.
+        if not (hit.cached == told or self._no_room(hit, told) or (world.setup.collides and hit.cached < told)):
+            raise AssertionError(f"{prompt}: {hit}, by the events {told}")
         if world.lossless and world.setup.exact:
             assert hit.cached == _full(naive, size), f"{prompt}: {hit}, nothing was evicted and naive says {naive}"
         if world.reference is not None and prompt.tokens:
@@ -56,6 +57,11 @@ class Checks:
             assert hit.cached == len(matched) * size
             assert hit.need == world.reference.need(prompt.scope_key, prompt.units), f"{prompt}: {hit}"
         return hit
+
+    def _no_room(self, hit: Any, told: int) -> bool:
+        """Whether a hit ends at the block boundary because the copy of the rest would find no block."""
+        books, size = self.world.cache.books(), self.world.setup.block_size
+        return self.world.setup.partial and hit.cached == told - told % size and hit.need >= books.free + books.idle
 
     # What must hold
 
@@ -151,7 +157,8 @@ class Checks:
         for scope, _, units in world.mirror.leaves():
             owner = next(p for (s, u), p in by_key.items() if s == scope and u[: len(units)] == units)
             hit = world.cache.probe(**owner.cut(len(units)).then(FRESH).arguments())
-            assert hit.cached == len(units), f"{units} was stored and not removed, a probe reaches {hit.cached}"
+            reached = hit.cached == len(units) or self._no_room(hit, len(units))
+            assert reached, f"{units} was stored and not removed, a probe reaches {hit.cached}"
         self._round += 1
         start = self._round * _PROBED % max(1, len(by_key))
         for prompt in islice(by_key.values(), start, start + _PROBED):

@@ -36,6 +36,11 @@ class Writer:
     block_table: tuple[int, ...]
 
 
+def writer_of(request: Any) -> Writer:
+    table = tuple(request.block_table.tolist())
+    return Writer(request.id, tuple(request.tokens), request.scope, request.media, request.extra_ids, table)
+
+
 @dataclass(eq=False)
 class Unsettled:
     """A released request with work in flight: its blocks as they were, for the late write."""

@@ -77,6 +77,17 @@ def _computed(world: World, choose: Choose) -> Any:
     return world.do("computed", handle=handle, length=sequence.computed + (left if choose(2) else choose(left + 1)))
 
 
+def _run(world: World, choose: Choose) -> None:
+    """A whole life in one move: admitted, computed, closed."""
+    handle = _handle(world)
+    if world.do("open", handle=handle, prompt=_prompt(world, choose)) is None:
+        return
+    if world.live[handle].request.copies:
+        world.do("copied", handle=handle)
+    if world.do("computed", handle=handle, length=world.live[handle].request.length):
+        world.do("end", handle=handle, how="close")
+
+
 def _append(world: World, choose: Choose) -> Any:
     handle = _some(world.live, choose)
     most = 1 if choose(3) else world.setup.block_size + 1
@@ -136,6 +147,7 @@ def _always(world: World) -> bool:
 
 MOVES: dict[str, Move] = {
     "open": Move(20, _always, _open),
+    "run": Move(12, _always, _run),
     "probe": Move(3, _always, lambda w, choose: w.do("probe", prompt=_prompt(w, choose))),
     "computed": Move(24, lambda w: w.live, _computed),
     "copied": Move(8, lambda w: any(map(_waits, w.live.values())), _copied),

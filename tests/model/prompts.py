@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from prefixcache import Media, Scope
 
@@ -53,7 +54,7 @@ class Prompt:
         item = Picture(digest, len(self.tokens), len(tokens))
         return Prompt(self.tokens + tokens, self.scope, (*self.pictures, item))
 
-    @property
+    @cached_property
     def units(self) -> tuple[Unit, ...]:
         over = {
             place: (item.digest, item.offset + place - item.start)
@@ -64,13 +65,17 @@ class Prompt:
 
     @property
     def scope_key(self) -> ScopeKey:
-        return scope_key(Scope(**SCOPES[self.scope]))
+        return _SCOPE_KEYS[self.scope]
 
     def arguments(self) -> dict[str, object]:
         """As keywords of `probe` and `open`."""
         media = tuple(Media(bytes.fromhex(item.digest), item.start, item.length, item.offset) for item in self.pictures)
-        return {"tokens": list(self.tokens), "scope": Scope(**SCOPES[self.scope]), "media": media}
+        return {"tokens": list(self.tokens), "scope": _SCOPES[self.scope], "media": media}
 
 
 def scope_key(scope: Scope) -> ScopeKey:
     return scope.model, scope.adapter or "", scope.salt or ""
+
+
+_SCOPES = [Scope(**fields) for fields in SCOPES]
+_SCOPE_KEYS = [scope_key(scope) for scope in _SCOPES]

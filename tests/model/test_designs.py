@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import machine_of
+from tests.model.machine import explore
 from tests.model.soak import soak
 from tests.registration import DESIGNS
 
 
 @pytest.mark.parametrize("design", sorted(DESIGNS))
 def test_hypothesis_finds_no_history_that_breaks_a_rule(design: str) -> None:
-    run_state_machine_as_test(machine_of(design))
+    explore(design)
 
 
 @pytest.mark.parametrize("design", sorted(DESIGNS))

@@ -14,7 +14,7 @@ from typing import Any
 from prefixcache import NoSpace, RequestError
 from prefixcache.scenario.oracle import KVOracle
 from tests.model.checks import Checks
-from tests.model.known import Operation, Sequence, Unsettled, Writer, told
+from tests.model.known import Operation, Sequence, Unsettled, told, writer_of
 from tests.model.mirror import Mirror
 from tests.model.prompts import Prompt, Unit
 from tests.model.reference import BlockReference, Refused
@@ -106,6 +106,8 @@ class World:
         **retention: Any,
     ) -> Any:
         hit = self.checks.hit(prompt) if self.watched else None
+        # Room for less than the whole prompt may leave room for a copy that the probe had to do without.
+        told = self.checks.longest(prompt) if self.watched and read and reserve is not None else 0
         books = self.cache.books()
         request = self._claim(
             lambda: self.cache.open(**prompt.arguments(), reserve=reserve, read=read, store=store, **retention),
@@ -121,16 +123,18 @@ class World:
         self.history[prompt] = None
         if hit is None:
             return request
-        self._admitted(sequence, hit.cached if read else 0)
+        self._admitted(sequence, hit.cached if read else 0, told)
         if read and reserve is None:
             after = self.cache.books()
             drawn = books.free + books.idle - after.free - after.idle
             assert drawn == hit.need, f"admission drew {drawn} blocks, probe said {hit.need}"
         return request
 
-    def _admitted(self, sequence: Sequence, promised: int) -> None:
+    def _admitted(self, sequence: Sequence, promised: int, told: int) -> None:
         request, length = sequence.request, len(sequence.prompt.tokens)
-        allowed = {promised, promised - promised % self.setup.block_size} if self.setup.partial else {promised}
+        allowed = {promised}
+        if self.setup.partial:
+            allowed |= {promised - promised % self.setup.block_size, max(promised, told)}
         assert request.cached in allowed, f"cached {request.cached}, a probe just said {promised}"
         if self.reference is not None:
             assert request.cached == self.expected
@@ -187,27 +191,28 @@ class World:
             self.reference.copied(handle)
 
     def _computed(self, handle: int, length: int) -> bool:
-        """KV of positions up to `length` is written, then announced.
+        """KV of positions up to `length` is written and announced.
 
-        Refused while copies into its own table wait, or out of a block that it would write.
+        Refused while copies into its own table wait, or out of a block that it has yet to write; it may
+        be refused while any copy out of its table waits.
         """
         sequence = self.live[handle]
         table = sequence.request.block_table.tolist()
         copies = [copy for other in self.live.values() for copy in other.request.copies]
         copies += [copy for ended in self.unsettled.values() for copy in ended.copies]
         waiting = {copy.source for copy in copies}
+        before = self.checks.snapshot()
+        try:
+            sequence.request.computed(length)
+        except RequestError as error:
+            assert sequence.request.copies or waiting.intersection(table), error
+            self.checks.same(before, f"computed refused with {error}")
+            self.traceless.add(len(self.log) - 1)
+            return False
         unwritten = table[sequence.computed // self.setup.block_size :]
-        if sequence.request.copies or waiting.intersection(unwritten):
-            before = self.checks.snapshot()
-            try:
-                sequence.request.computed(length)
-            except RequestError as error:
-                self.checks.same(before, f"computed refused with {error}")
-                self.traceless.add(len(self.log) - 1)
-                return False
-            raise AssertionError("computed went through while a copy waits that its writing would spoil")
-        self.oracle.write(sequence.request, sequence.computed, length)
-        sequence.request.computed(length)
+        spoilt = sequence.request.copies or waiting.intersection(unwritten)
+        assert not spoilt, "computed went through while a copy waits that its writing would spoil"
+        self._written(sequence, table, length)
         sequence.computed = length
         if sequence.store and sequence.generation == self.generation:
             scope, units = sequence.prompt.scope_key, sequence.prompt.units
@@ -216,19 +221,16 @@ class World:
             self.reference.computed(handle, length)
         return True
 
+    def _written(self, sequence: Sequence, table: list[int], length: int) -> None:
+        """The KV that was announced went to the table as it was before; moved blocks hold the same."""
+        self.oracle.write(replace(writer_of(sequence.request), block_table=tuple(table)), sequence.computed, length)
+
     # The release path
 
     def _end(self, handle: int, how: str, in_flight: bool = False, twice: bool = False) -> None:
         sequence = self.live.pop(handle)
         request = sequence.request
-        late = Writer(
-            request.id,
-            tuple(request.tokens),
-            request.scope,
-            request.media,
-            request.extra_ids,
-            tuple(request.block_table.tolist()),
-        )
+        late = writer_of(request)
         copies = request.copies
         stop = min(request.length, len(late.block_table) * self.setup.block_size)
         for _ in range(1 + twice):  # the release path is idempotent

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from prefixcache import __version__
 from prefixcache.cli.compare import compare
 from prefixcache.cli.scenario import scenario
 from prefixcache.errors import PrefixCacheError
@@ -29,7 +29,7 @@ app.command()(scenario)
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"prefixcache {version('prefixcache')}")
+        typer.echo(f"prefixcache {__version__}")
         raise typer.Exit
 
 

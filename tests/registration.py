@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from prefixcache.blocks.eviction import POLICIES
+
 
 def weak_hash(message: bytes) -> int:
     """A hash under which most blocks collide."""
@@ -27,8 +29,22 @@ class Traits:
     tails: bool = False  # the partial block at the end of a request stays findable
 
 
+# What every design offers; `eviction` is the policy's name.
+_COMMON: dict[str, tuple[Any, ...]] = {"store_last": (False,), "lookahead": (1,), "must_fit": (True,)}
+_RANKED = {**_COMMON, "eviction": tuple(POLICIES)}
+_RADIX = {
+    "evict_unit": ("node",),
+    "partial": ("copy",),
+    "lookahead_by": ("key",),
+    "recency": ("use",),
+    "refresh_on_split": (True,),
+    "count_hits": ("insert",),
+    "cut_at_prompt": (True,),
+    "child_hash": (same_hash,),
+}
+
 DESIGNS: dict[str, Traits] = {
-    "naive": Traits(),
-    "radix": Traits({"evict_unit": ("tail", "node"), "child_hash": (None, same_hash)}),
-    "hash_chain": Traits({"hash": ("xxh3-128", weak_hash)}),
+    "naive": Traits(_COMMON),
+    "radix": Traits(_RANKED | _RADIX),
+    "hash_chain": Traits(_RANKED | {"hash": ("xxh3-128", weak_hash)}),
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from prefixcache.designs.base import Design, EventSink, Holding, Match, Partial, Prompt
+from prefixcache.designs.digest_chain import DigestChainDesign
 from prefixcache.designs.hash_chain import HashChainDesign
 from prefixcache.designs.naive import NaiveDesign
 from prefixcache.designs.options import Options, read_options
 from prefixcache.designs.radix import RadixDesign
 
-DESIGNS: dict[str, type[Design]] = {design.name: design for design in (RadixDesign, HashChainDesign, NaiveDesign)}
+DESIGNS: dict[str, type[Design]] = {
+    design.name: design for design in (RadixDesign, HashChainDesign, DigestChainDesign, NaiveDesign)
+}
 
 __all__ = ["DESIGNS", "Design", "EventSink", "Holding", "Match", "Options", "Partial", "Prompt", "read_options"]

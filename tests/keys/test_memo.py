@@ -3,33 +3,77 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
-from prefixcache.keys import ChainHash, ChainMemo, as_tokens
+import pytest
+
+from prefixcache.keys import ChainHash, ChainMemo, Extras, Scope, as_tokens
+from prefixcache.keys.layouts import make_chain
 
 
-def test_equal_to_the_plain_chain_and_bounded():
-    rng = random.Random(5)
-    chain, plain = ChainHash("sha256", 4), ChainHash("sha256", 4)
-    memo = ChainMemo(chain, most_tokens=400)
-    roots = [chain.root(b"a"), chain.root(b"b")]
-    prompts = [[rng.randrange(3) for _ in range(rng.randrange(4, 60))] for _ in range(20)]
+def memory(memo: ChainMemo) -> int:
+    return sum(memo._cost(text) for _, text, _ in memo._keys)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("hash", ["sha256", "xxh3-128", "sha256_cbor"])
+def test_equal_to_the_plain_chain_and_bounded(hash: str, lookahead: int, seed: int) -> None:
+    numbers = random.Random(seed)
+    chain, plain = make_chain(hash, 4, lookahead), make_chain(hash, 4, lookahead)
+    memo = ChainMemo(chain, most_bytes=40_000, most_pieces=30)
+    scopes = [Scope(generation=0), Scope(generation=0, adapter="a=b"), Scope(generation=1, salt="s")]
+    prompts = [[numbers.randrange(3) for _ in range(numbers.randrange(4, 60))] for _ in range(20)]
     for _ in range(2000):
-        base = rng.choice(prompts)
-        prompt = base[: rng.randrange(4, len(base) + 1)] + [rng.randrange(3) for _ in range(rng.randrange(12))]
-        tokens, root = as_tokens(prompt), rng.choice(roots)
-        blocks = rng.randrange(len(prompt) // 4 + 1)
-        keys = memo.keys(root, tokens, blocks, None)
-        assert keys == plain.blocks(root, tokens, 0, blocks, None)
+        base = numbers.choice(prompts)
+        prompt = base[: numbers.randrange(4, len(base) + 1)] + [
+            numbers.randrange(3) for _ in range(numbers.randrange(12))
+        ]
+        tokens, scope = as_tokens(prompt), numbers.choice(scopes)
+        root = scope.encode(0)
+        blocks = numbers.randrange(chain.keyed(len(prompt)) + 1)
+        extras = some_extras(numbers, len(prompt)) if numbers.random() < 0.5 else None
+        keys = memo.keys(root, tokens, blocks, extras, scope)
+        assert keys == plain.blocks(plain.root(root), tokens, 0, blocks, extras, scope)
         keys.append(b"the caller may change its list")
-        assert sum(len(text) // 4 for _, text in memo._keys) == memo._tokens <= 400 + 60 + 12
-        assert sorted(text for _, text in memo._keys) == sorted(t for texts in memo._sorted.values() for t in texts)
+        assert memory(memo) == memo.bytes <= 40_000
+        assert len(memo) <= 30
+        assert sorted(text for _, text, extras in memo._keys if extras is None) == sorted(
+            text for texts in memo._sorted.values() for text in texts
+        )
 
 
-def test_a_shared_prefix_is_hashed_once():
+def some_extras(numbers: random.Random, length: int) -> Extras | None:
+    """A picture or two somewhere, or an extra id per token."""
+    if numbers.random() < 0.2:
+        return Extras((), b"".join(numbers.randrange(2).to_bytes(8, "little") for _ in range(length)))
+    cuts = sorted(numbers.sample(range(length + 1), min(4, length + 1)))
+    spans = list(pairwise(cuts))[::2]
+    runs = [(start, end, bytes([numbers.randrange(2)]), numbers.randrange(2)) for start, end in spans]
+    return Extras(tuple(runs)) if runs else None
+
+
+def test_a_shared_prefix_is_hashed_once() -> None:
     chain = ChainHash("sha256", 16)
     memo = ChainMemo(chain)
-    root = chain.root(b"")
     system = list(range(2048))
     for user in range(50):
-        memo.keys(root, as_tokens(system + [9_000 + user] * 64), 132, None)
+        memo.keys(b"", as_tokens(system + [9_000 + user] * 64), 132)
     assert chain.hashed == 132 + 49 * 4
+
+
+def test_a_shared_prefix_with_pictures_is_hashed_once() -> None:
+    chain = ChainHash("sha256", 16)
+    memo = ChainMemo(chain)
+    system = list(range(2048))
+    pictures = Extras(((500, 900, b"a", 0), (1000, 1100, b"b", 0)))
+    for user in range(50):
+        memo.keys(b"", as_tokens(system + [9_000 + user] * 64), 132, pictures)
+    assert chain.hashed == 132 + 49 * 4
+
+
+def test_a_long_line_of_tenants_does_not_grow_the_memo() -> None:
+    memo = ChainMemo(ChainHash("sha256", 1), most_pieces=64)
+    for tenant in range(10_000):
+        memo.keys(Scope(salt=tenant).encode(0), as_tokens([tenant]), 1)
+    assert len(memo) == len(memo._sorted) == 64
+    assert len(memo._roots) <= 4096

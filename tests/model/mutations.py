@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pytest import MonkeyPatch
 
 from prefixcache.cache.journal import Journal
@@ -89,11 +90,15 @@ def refresh_at_a_probe(design: str, patch: MonkeyPatch) -> None:
 
 def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
     def evict(self: HashChainDesign, blocks: int) -> int:
-        victims = list(self._idle)[::-1][:blocks]
-        for block in victims:
-            self._idle.discard(block)
-            self._unregister(block)
-        self.pool.give(victims)
+        victims = np.array(list(self._order)[::-1][:blocks], np.int32)
+        self._order.discard(victims)
+        self._idle_blocks -= victims.size
+        gone = self._index.remove(victims)
+        if self._content is not None:
+            self._content.drop(victims)
+        if self.events is not None:
+            self.events.removed(gone)
+        self.pool.give(victims.tolist())
         return len(victims)
 
     patch.setattr(HashChainDesign, "evict", evict)

@@ -6,8 +6,11 @@ A block that carries media or extra ids mixes them into what it continues from:
 
     key[i] = H(H(tag || key[i-1] || extras) || tokens of block i)
 
-The tags are constants of 32 bytes that no digest can be expected to equal, so the three kinds of message
-never coincide: no token list can imitate a scope or a picture.
+With a lookahead of L (draft models), the tokens and extras of a block go on for L tokens behind its end, and
+the scope has a tag of its own.
+
+The tags are constants of 32 bytes that no digest can be expected to equal, so the kinds of message never
+coincide: no token list can imitate a scope or a picture.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ import xxhash
 
 from prefixcache.errors import OptionError
 from prefixcache.keys.extras import Extras
+from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, Buffer
 
 Digest: TypeAlias = Callable[[bytes], bytes]
 
 _SCOPE_TAG = b"prefixcache scope".ljust(32, b"\0")
+_LOOKAHEAD_TAG = b"prefixcache scope, lookahead".ljust(32, b"\0")
 _EXTRAS_TAG = b"prefixcache extras".ljust(32, b"\0")
 
 
@@ -46,14 +51,19 @@ class ChainHash:
         hash: a name of `HASHES`, or a function from bytes to bytes or int (for study and tests; taken as
             not collision-resistant).
         block_size: tokens per block.
+        lookahead: tokens behind a block that its key covers as well.
 
     Attributes:
-        trusted: equal keys mean equal prefixes; else hits must be confirmed by tokens.
+        trusted: equal keys mean equal scopes and tokens; else hits must be confirmed by tokens.
+        covers_extras: equal keys mean equal extras too; else hits must be confirmed by these.
         hashed: blocks hashed so far, for tests and benchmarks.
     """
 
-    def __init__(self, hash: str | Callable[[bytes], bytes | int], block_size: int) -> None:
+    covers_extras = True
+
+    def __init__(self, hash: str | Callable[[bytes], bytes | int], block_size: int, lookahead: int = 0) -> None:
         self.block_size = block_size
+        self.lookahead = lookahead
         self.hashed = 0
         if callable(hash):
             self.name, self.trusted = getattr(hash, "__name__", "custom"), False
@@ -64,9 +74,13 @@ class ChainHash:
         else:
             raise OptionError(f"hash is {hash!r}: expected one of {', '.join(HASHES)} or a function of bytes")
 
+    def keyed(self, tokens: int) -> int:
+        """How many leading blocks have a key that these many tokens determine."""
+        return max(tokens - self.lookahead, 0) // self.block_size
+
     def root(self, scope: bytes) -> bytes:
         """The digest that the first block of a scope continues from."""
-        return self._digest(_SCOPE_TAG + scope)
+        return self._digest((_LOOKAHEAD_TAG if self.lookahead else _SCOPE_TAG) + scope)
 
     def block(self, parent: bytes, tokens: bytes, extras: Extras | None) -> bytes:
         """Key of one block, full or partial, behind `parent`. O(tokens)."""
@@ -75,30 +89,40 @@ class ChainHash:
             parent = self._digest(_EXTRAS_TAG + parent + extras.encode())
         return self._digest(parent + tokens)
 
-    def blocks(self, parent: bytes, tokens: Buffer, start: int, end: int, extras: Extras | None) -> list[bytes]:
-        """Keys of the full blocks [start, end) of a prompt, behind the key of block start-1. O(tokens)."""
-        size = self.block_size
+    def blocks(
+        self,
+        parent: bytes,
+        tokens: Buffer,
+        start: int,
+        end: int,
+        extras: Extras | None,
+        scope: Scope | None = None,
+    ) -> list[bytes]:
+        """Keys of the full blocks [start, end) of a prompt, behind the key of block start-1. O(tokens).
+
+        Only layouts that name parts of the scope in their blocks look at `scope`; here the root stands for it.
+        """
+        size, covered = self.block_size, self.block_size + self.lookahead
         if extras is not None:
             keys = []
-            for i in range(start, end):
-                at = i * size
-                text = bytes(tokens[at * TOKEN_BYTES : (at + size) * TOKEN_BYTES])
-                parent = self.block(parent, text, extras.cut(at, at + size))
+            for at in range(start * size, end * size, size):
+                text = bytes(tokens[at * TOKEN_BYTES : (at + covered) * TOKEN_BYTES])
+                parent = self.block(parent, text, extras.cut(at, at + covered))
                 keys.append(parent)
             return keys
         self.hashed += end - start
-        step = size * TOKEN_BYTES
+        step, width = size * TOKEN_BYTES, covered * TOKEN_BYTES
         keys = []
         append = keys.append
         if self._digest is _sha256:  # the loop that every long prompt runs through: no call but the hash itself
             sha256 = hashlib.sha256
             for at in range(start * step, end * step, step):
-                parent = sha256(parent + tokens[at : at + step]).digest()
+                parent = sha256(parent + tokens[at : at + width]).digest()
                 append(parent)
             return keys
         digest = self._digest
         for at in range(start * step, end * step, step):
-            parent = digest(parent + tokens[at : at + step])
+            parent = digest(parent + tokens[at : at + width])
             append(parent)
         return keys
 

@@ -16,6 +16,7 @@ from prefixcache.errors import ScopeError
 from prefixcache.keys.scope import encode_field
 
 ID_BYTES = 8
+EMBEDS_TAG = b"\0prompt embeds\0"  # begins the digest of positions given as embeddings
 _LITTLE_U8 = np.dtype("<u8")
 
 
@@ -124,6 +125,33 @@ def read_media(media: Iterable[Media | Mapping[str, Any]], length: int) -> tuple
                 continue
         merged.append(run)
     return tuple(merged)
+
+
+def prompt_embeds(digests: Sequence[bytes], block_size: int, is_embedding: Sequence[bool]) -> tuple[Media, ...]:
+    """The media that stand for the positions of a prompt given as embeddings instead of token ids.
+
+    Args:
+        digests: one per block of `block_size` positions, of the block's rows of the embedding tensor.
+        block_size: positions per digest.
+        is_embedding: for each position of the prompt, whether it is an embedding. Prompts that differ in
+            this mask alone share nothing from the first difference on.
+
+    Raises `ScopeError` when there are too few digests for an embedding's block.
+    """
+    media = []
+    start = 0
+    for position, (chosen, follows) in enumerate(zip(is_embedding, [*is_embedding[1:], False], strict=True)):
+        if not chosen:
+            start = position + 1
+            continue
+        block, inside = divmod(position, block_size)
+        if follows and inside + 1 < block_size:
+            continue
+        if block >= len(digests):
+            raise ScopeError(f"is_embedding[{position}] is True: expected a digest for block {block}")
+        media.append(Media(EMBEDS_TAG + digests[block], start, position + 1 - start, start - block * block_size))
+        start = position + 1
+    return tuple(media)
 
 
 def pack_extra_ids(extra_ids: Sequence[int], length: int) -> bytes:

@@ -96,6 +96,15 @@ def test_designs_block_sizes_and_capacities_are_combined(command: Command, tmp_p
     assert {row["hit_tokens"] for row in rows if row["block_size"] == 8} == {3 * 96}
 
 
+def test_a_design_may_bring_its_block_size(command: Command, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", _turns())
+    designs = ("--design", "radix@2", "--design", "hash_chain@64", "--design", "radix@2", "--design", "radix")
+    found = [(row["design"], row["block_size"]) for row in _document(command, path, *designs)["rows"]]
+    assert found == [("radix", 2), ("hash_chain", 64), ("radix", 1)]
+    found = [row["block_size"] for row in _document(command, path, *designs, "--block-size", 8)["rows"]]
+    assert found == [2, 64, 8]
+
+
 @pytest.mark.parametrize(
     ("given", "tokens"),
     [
@@ -205,6 +214,9 @@ def test_bad_lines_are_counted_when_asked(command: Command, tmp_path: Path) -> N
         (["{empty}"], "is empty. Expected a trace in one of these formats"),
         (["{unknown}"], "line 1: an object of no known format (with question)"),
         (["--design", "btree"], "design is 'btree': expected one of radix, hash_chain"),
+        (["--design", "radix@"], "design is 'radix@': expected a number of tokens from 1 on after the @"),
+        (["--design", "radix@-1"], "expected a number of tokens from 1 on after the @"),
+        (["--design", "radix@0"], "expected a number of tokens from 1 on"),
         (["--capacity", "lots"], "capacity is 'lots': expected tokens such as 400k"),
         (["--capacity", "4KiB"], "capacity is '4KiB': expected tokens"),
         (["--capacity", "-4"], "capacity is '-4': expected tokens"),

@@ -31,7 +31,7 @@ _EXAMPLES = """
 prefixcache compare                       (built-in traffic)
 prefixcache compare TRACE.jsonl.zst --capacity 4M
 prefixcache compare TRACE.jsonl --capacity 1M --capacity unbounded
-prefixcache compare TRACE.jsonl --design hash_chain --block-size 64
+prefixcache compare TRACE.jsonl --design radix --design hash_chain@64
 prefixcache compare TRACE.jsonl --capacity 40GiB \\
                                 --kv-bytes-per-token 131072
 prefixcache compare A.jsonl B.tar.zst --reference --json -
@@ -51,7 +51,11 @@ def compare(
     ] = None,
     design: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", show_default=False, help="A design or a preset. Repeat. [default: all designs]"),
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="A design or a preset; NAME@TOKENS sets its block size. Repeat. [default: all designs]",
+        ),
     ] = None,
     block_size: Annotated[
         list[int] | None,

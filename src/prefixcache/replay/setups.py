@@ -72,18 +72,26 @@ class Setup:
 def plan(designs: Sequence[str], block_sizes: Sequence[int], capacities: Sequence[int | None]) -> list[Setup]:
     """Every design at every block size and capacity; without designs all of them, without sizes the usual ones.
 
-    Builds each once, so that raises `OptionError` for what does not exist before any work is done.
+    A design may bring its own block size: `hash_chain@64`. Each setup is built once, so what does not
+    exist raises `OptionError` before any work is done.
     """
-    names = list(dict.fromkeys(designs)) or [name for name in _USUAL_BLOCK_SIZES if name in DESIGNS]
+    names = designs or [name for name in _USUAL_BLOCK_SIZES if name in DESIGNS]
+    pairs = [(name, size) for given in names for name, size in _at_sizes(given, block_sizes)]
     setups = [
-        Setup(name, size, capacity)
-        for capacity in dict.fromkeys(capacities)
-        for name in names
-        for size in dict.fromkeys(block_sizes) or _usual_block_sizes(name)
+        Setup(name, size, capacity) for capacity in dict.fromkeys(capacities) for name, size in dict.fromkeys(pairs)
     ]
     for setup in setups:
         setup.build()
     return setups
+
+
+def _at_sizes(given: str, block_sizes: Sequence[int]) -> list[tuple[str, int]]:
+    name, at, size = given.partition("@")
+    if not at:
+        return [(name, size) for size in block_sizes or _usual_block_sizes(name)]
+    if not size.isdecimal() or int(size) < 1:
+        raise OptionError(f"design is {given!r}: expected a number of tokens from 1 on after the @")
+    return [(name, int(size))]
 
 
 def _usual_block_sizes(name: str) -> tuple[int, ...]:

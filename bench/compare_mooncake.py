@@ -1,0 +1,138 @@
+"""The main job at full size: `prefixcache compare` on an hour of a chat service, 144.8 million tokens.
+
+    python bench/compare_mooncake.py [--trace FILE] [--save]
+
+Runs the command as a user would, in a process of its own, and holds its CPU time and peak memory against
+the limits below; the exit status is 1 when one is missed. Beside it stands what the machine cannot avoid:
+going once over the same bytes with memcmp (what a tree must do to compare), SHA-256 and xxh3-128 (what a
+chain must do to hash). `--save` writes everything to bench/results/compare_mooncake.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from prefixcache.replay.traces import Trace, read_trace
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl.zst"
+RESULT = ROOT / "bench" / "results" / "compare_mooncake.json"
+
+DESIGNS = ("radix@1", "hash_chain@16")
+CAPACITY = "4M"
+CPU_LIMIT_SECONDS = 45.0
+MEMORY_LIMIT_BYTES = 2**30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trace", type=Path, default=TRACE, help="the Mooncake conversation trace")
+    parser.add_argument("--save", action="store_true", help=f"write {RESULT.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    if not arguments.trace.exists():
+        parser.error(f"{arguments.trace.name} is not there; say where with --trace")
+
+    run = run_command(arguments.trace)
+    limits = physical_limits(read_trace(arguments.trace))
+    result = {"machine": machine(), **run, "physical_limits": limits}
+    show(result)
+    if arguments.save:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    return 0 if run["cpu_seconds"] < CPU_LIMIT_SECONDS and run["peak_memory_bytes"] < MEMORY_LIMIT_BYTES else 1
+
+
+def run_command(trace: Path) -> dict[str, Any]:
+    """The command's rows, CPU time of all its threads, and peak memory."""
+    designs = [argument for design in DESIGNS for argument in ("--design", design)]
+    options = [*designs, "--capacity", CAPACITY, "--json", "-"]
+    started = time.perf_counter()
+    process = subprocess.run(
+        [sys.executable, "-m", "prefixcache", "compare", str(trace), *options],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    wall = time.perf_counter() - started
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    to_bytes = 1 if sys.platform == "darwin" else 1024
+    return {
+        "command": " ".join(["prefixcache compare", trace.name, *options]),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 2),
+        "wall_seconds": round(wall, 2),
+        "peak_memory_bytes": used.ru_maxrss * to_bytes,
+        "cpu_limit_seconds": CPU_LIMIT_SECONDS,
+        "memory_limit_bytes": MEMORY_LIMIT_BYTES,
+        "rows": json.loads(process.stdout)["rows"],
+    }
+
+
+def physical_limits(trace: Trace) -> dict[str, Any]:
+    """CPU seconds of one pass over all prompts, each expanded outside the clock."""
+    passes: dict[str, Callable[[bytes, bytes], object]] = {
+        "memcmp": lambda data, copy: data == copy,
+        "sha256": lambda data, copy: hashlib.sha256(data).digest(),
+        "xxh3_128": lambda data, copy: xxhash.xxh3_128_digest(data),
+    }
+    seconds = dict.fromkeys(passes, 0.0)
+    total = 0
+    for request in trace.requests:
+        tokens = np.ascontiguousarray(trace.tokens(request))
+        data, copy = tokens.tobytes(), tokens.tobytes()
+        total += len(data)
+        for name, once in passes.items():
+            started = time.process_time_ns()
+            once(data, copy)
+            seconds[name] += (time.process_time_ns() - started) / 1e9
+    return {"bytes": total, "cpu_seconds": {name: round(taken, 3) for name, taken in seconds.items()}}
+
+
+def machine() -> dict[str, Any]:
+    """What ran this."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in (Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else [])
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    print(result["command"])
+    memory, limit = (result[key] / 2**20 for key in ("peak_memory_bytes", "memory_limit_bytes"))
+    print(f"CPU    {result['cpu_seconds']:8.1f} s    limit {result['cpu_limit_seconds']:.0f} s")
+    print(f"memory {memory:8.0f} MiB  limit {limit:.0f} MiB")
+    for row in result["rows"]:
+        share = row["hit_tokens"] / row["prompt_tokens"]
+        print(
+            f"{row['design']:12} {row['block_size']:4}   reused {share:.4%}   "
+            f"us per request p50 {row['us_p50']:,.0f}  p99 {row['us_p99']:,.0f}"
+        )
+    limits = result["physical_limits"]
+    print(f"once over the same {limits['bytes'] / 1e6:,.0f} MB:")
+    for name, seconds in limits["cpu_seconds"].items():
+        print(f"  {name:9} {seconds:6.2f} s of CPU")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

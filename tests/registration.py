@@ -47,4 +47,5 @@ DESIGNS: dict[str, Traits] = {
     "naive": Traits(_COMMON),
     "radix": Traits(_RANKED | _RADIX),
     "hash_chain": Traits(_RANKED | {"hash": ("xxh3-128", weak_hash)}),
+    "digest_chain": Traits(_RANKED | {"partial": ("off", "take"), "evict_unit": ("node",)}, partial=True, tails=True),
 }

@@ -55,7 +55,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cluster": ("errors", "keys", "events", "wire"),
     "__init__": CORE,
     "__main__": ("cli",),
-    "cli": ("__init__", *CORE, "scenario", "replay", "engine", "server", "wire", "cluster"),
+    "article": ("__init__", *CORE, "scenario", "replay", "engine", "wire", "cluster"),
+    "cli": ("__init__", *CORE, "scenario", "replay", "engine", "server", "wire", "cluster", "article"),
 }
 MODEL_LIBRARIES = {"torch", "transformers"}
 MODEL_ROOMS = {"engine", "server"}

@@ -10,25 +10,68 @@ with the last one.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from prefixcache.errors import InvariantError, whole_number
 
 MAX_BLOCKS = 2**31 - 1
 
 
+class FreeList(Protocol):
+    """The empty blocks that were lent before, in the order in which they are lent again."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+    def add(self, blocks: Sequence[int]) -> None:
+        """These blocks, in the order of their request, are empty now."""
+        ...
+
+    def take(self, n: int) -> array[int]:
+        """The next n, taken out; the caller has made sure that there are as many."""
+        ...
+
+
+class FreeStack:
+    """Last freed, first lent: the memory that is most likely still in the processor's caches."""
+
+    def __init__(self) -> None:
+        self._blocks = array("i")
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+    def add(self, blocks: Sequence[int]) -> None:
+        self._blocks.extend(blocks)
+
+    def take(self, n: int) -> array[int]:
+        stack = self._blocks
+        taken = stack[len(stack) - n :]
+        del stack[len(stack) - n :]
+        taken.reverse()
+        return taken
+
+
 class BlockPool:
-    """Block ids 0 .. capacity-1, handed out in ascending order at first and last-freed-first afterwards.
+    """Block ids 0 .. capacity-1: those that came back in the order of `free_list`, then new ones, ascending.
 
     Ids that were never used cost nothing, so the capacity may be as large as `MAX_BLOCKS`.
 
     Args:
         capacity: number of blocks, 1 .. `MAX_BLOCKS`.
+
+    Attributes:
+        free_list: where empty blocks wait; a design with an order of its own puts it here before it lends any.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = whole_number(capacity, "capacity", least=1, most=MAX_BLOCKS)
-        self._freed = array("i")  # a stack
+        self.free_list: FreeList = FreeStack()
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0
         self._claims: dict[int, int] = {}  # private blocks with more than one claim
@@ -36,7 +79,12 @@ class BlockPool:
     @property
     def free(self) -> int:
         """Empty blocks."""
-        return len(self._freed) + self.capacity - self._fresh
+        return len(self.free_list) + self.capacity - self._fresh
+
+    @property
+    def unused(self) -> int:
+        """Blocks that were never lent."""
+        return self.capacity - self._fresh
 
     @property
     def quarantined(self) -> int:
@@ -50,24 +98,25 @@ class BlockPool:
 
     def take(self, n: int) -> array[int]:
         """Lend n empty blocks; the caller has made sure that there are as many. O(n) bytes."""
-        freed = self._freed
-        again = min(n, len(freed))
-        blocks = freed[len(freed) - again :]
-        del freed[len(freed) - again :]
-        blocks.reverse()
+        again = min(n, len(self.free_list))
+        blocks = self.free_list.take(again)
         if again < n:
-            fresh = self._fresh
-            if fresh + n - again > self.capacity:
-                raise InvariantError(f"asked for {n} blocks, {self.free + again} are free")
-            self._fresh = fresh + n - again
-            blocks.extend(range(fresh, self._fresh))
+            blocks.extend(self.take_unused(n - again))
         return blocks
+
+    def take_unused(self, n: int) -> range:
+        """Lend n blocks that were never lent before."""
+        fresh = self._fresh
+        if fresh + n > self.capacity:
+            raise InvariantError(f"asked for {n} blocks that were never used, there are {self.capacity - fresh}")
+        self._fresh = fresh + n
+        return range(fresh, self._fresh)
 
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""
         if self._claims:
             blocks = [block for block in blocks if not self._drop_claim(block)]
-        self._freed.extend(blocks)
+        self.free_list.add(blocks)
 
     def share(self, block: int) -> None:
         """Another claim on a lent block: it takes one more `give` to free it."""
@@ -98,7 +147,7 @@ class BlockPool:
     def settle(self, blocks: Sequence[int]) -> None:
         """The work on quarantined blocks is over: they are free again."""
         self._quarantined -= len(blocks)
-        self._freed.extend(blocks)
+        self.free_list.add(blocks)
 
     def check(self, lent: Iterable[int]) -> None:
         """Assert that `lent` (each block that somebody owns, quarantined ones too, once) and the free ones are all."""
@@ -107,13 +156,14 @@ class BlockPool:
         if len(seen) != len(owned):
             twice = sorted(block for block in seen if owned.count(block) > 1)
             raise InvariantError(f"blocks owned twice: {twice[:10]}")
-        both = seen.intersection(self._freed)
+        freed = list(self.free_list)
+        both = seen.intersection(freed)
         if both:
             raise InvariantError(f"blocks both free and owned: {sorted(both)[:10]}")
-        if len(set(self._freed)) != len(self._freed):
+        if len(set(freed)) != len(freed) or len(freed) != len(self.free_list):
             raise InvariantError("a block is free twice")
-        if len(seen) + len(self._freed) != self._fresh:
-            lost = set(range(self._fresh)) - seen - set(self._freed)
+        if len(seen) + len(freed) != self._fresh:
+            lost = set(range(self._fresh)) - seen - set(freed)
             raise InvariantError(f"blocks lost (neither free nor owned): {sorted(lost)[:10]}")
         if self._quarantined < 0 or any(count < 2 for count in self._claims.values()):
             raise InvariantError("a counter of the pool is below its least value")

@@ -104,7 +104,8 @@ class Room:
             earlier.new += 1
             self.takers[earlier.partial.source] = None
         if plan.partial is not None:
-            self.claimed.add(plan.partial.source)
+            if plan.partial.idle:
+                self.claimed.add(plan.partial.source)
             if plan.take:
                 self.takers[plan.partial.source] = plan
 
@@ -168,6 +169,7 @@ class Admission:
             return Plan(match, None, False, new, new + idle, overruled)
         earlier = room.takers.get(partial.source)
         unclaimed = partial.idle and partial.source not in room.claimed
+        partial.idle = partial.idle or partial.source in room.claimed  # a claim of this batch is no use yet
         takeable = earlier is not None or (partial.takeable and unclaimed)
         # Taking over needs the source itself; where an earlier request of the batch would have taken it, that
         # one needs a block to copy into instead. Either way it draws as much as having no such hit.

@@ -63,7 +63,7 @@ class Partial:
         source: the block that holds them.
         tokens: how many of its tokens match, 1 .. block_size - 1 (block_size when the source is longer
             than what may be reused).
-        idle: the source is in nobody's table.
+        idle: the source is in nobody's table (what a batch claims while it is admitted does not count).
         takeable: it is idle and nothing is cached behind it, so it may be extended in place.
         handle: the design's name for the source, for `hold` and `take`.
     """

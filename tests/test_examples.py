@@ -65,7 +65,8 @@ def columns(line: str) -> list[str]:
 def test_the_readme_shows_the_table_that_the_demo_prints() -> None:
     (shown,) = [block for block in fenced(ROOT / "README.md", "") if block.startswith("built-in")]
     lines = run_command("-m", "prefixcache", "compare")
-    assert [columns(line) for line in lines] == [columns(line) for line in shown.splitlines()]
+    same = [columns(line) for line in lines] == [columns(line) for line in shown.splitlines()]
+    assert same, "README.md shows another table than `prefixcache compare` prints now:\n" + "\n".join(lines)
 
 
 def test_the_scenario_on_the_page_of_scenarios_plays(tmp_path: Path) -> None:

@@ -25,27 +25,36 @@ def same_hash(page: bytes) -> int:
 @dataclass(frozen=True)
 class Traits:
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    partial: bool = False  # a hit may end inside a block, unless told otherwise
+    partial: str = "off"  # what the option is by default
     tails: bool = False  # the partial block at the end of a request stays findable
+    lookahead_by: str = "drop"  # what the option is by default
+    eviction: str = "lru"  # what it is by default
 
 
-# What every design offers; `eviction` is the policy's name.
 _COMMON: dict[str, tuple[Any, ...]] = {"store_last": (False,), "lookahead": (1,), "must_fit": (True,)}
 _RANKED = {**_COMMON, "eviction": tuple(POLICIES)}
 _RADIX = {
     "evict_unit": ("node",),
     "partial": ("copy",),
-    "lookahead_by": ("key",),
+    "lookahead_by": ("drop",),
     "recency": ("use",),
     "refresh_on_split": (True,),
     "count_hits": ("insert",),
     "cut_at_prompt": (True,),
     "child_hash": (same_hash,),
 }
+_HASH_CHAIN = {
+    "hash": ("xxh3-128", weak_hash),
+    "search": ("linear", "galloping"),
+    "lookahead_by": ("key",),
+    "duplicates": ("keep",),
+    "visibility": ("step",),
+}
+_DIGEST_CHAIN = {"partial": ("off", "take"), "evict_unit": ("node",)}
 
 DESIGNS: dict[str, Traits] = {
     "naive": Traits(_COMMON),
-    "radix": Traits(_RANKED | _RADIX),
-    "hash_chain": Traits(_RANKED | {"hash": ("xxh3-128", weak_hash)}),
-    "digest_chain": Traits(_RANKED | {"partial": ("off", "take"), "evict_unit": ("node",)}, partial=True, tails=True),
+    "radix": Traits(_RANKED | _RADIX, lookahead_by="key"),
+    "hash_chain": Traits(_RANKED | _HASH_CHAIN),
+    "digest_chain": Traits(_RANKED | _DIGEST_CHAIN, partial="copy", tails=True, eviction="priority"),
 }

@@ -113,6 +113,7 @@ cache = PrefixCache(sys.argv[1], block_size=2, capacity=64)
 for scope in (None, Scope(adapter="x"), Scope(salt="s"), Scope(model="m", adapter="x", salt="s")):
     for media in ([], [Media(b"cat", 1, 2)]):
         request = cache.open([1, 2, 3, 4, 5, 6], scope, media=media)
+        request.copied()
         request.computed(6)
         request.close()
 for event in cache.take_events()[2]:

@@ -120,7 +120,8 @@ def test_settling_ends_the_quarantine_whatever_the_end_was(bench: Bench, how: st
     assert (pinned, idle + quarantined) == (0, 3)
     assert quarantined >= 1, "the tail may still be written"
     request.settled()
-    assert bench.books() == (14 - bench.setup.stores_tails, 2 + bench.setup.stores_tails, 0, 0)
+    assert bench.cache.books().idle in {2, 2 + bench.setup.stores_tails}, "the tail need not survive a late write"
+    assert bench.books()[2:] == (0, 0)
     assert bench.found(range(1, 9)) == 8
     bench.drain()
 

@@ -24,13 +24,15 @@ class Mirror:
 
     Args:
         block_size: tokens of a full block.
+        looks_ahead: a key covers the token behind its block too, so that one prefix may have several.
         resolve: gives the units (tokens with the media over them) behind a scope and the units of
             the parent, from the tokens of an event. Events carry no media; the caller knows who
             computed what, and refuses what nobody computed.
     """
 
-    def __init__(self, block_size: int, resolve: Resolve) -> None:
+    def __init__(self, block_size: int, resolve: Resolve, looks_ahead: bool = False) -> None:
         self.block_size = block_size
+        self.looks_ahead = looks_ahead
         self.entries: dict[bytes, Entry] = {}
         self._resolve = resolve
         self._epoch: int | None = None
@@ -74,7 +76,7 @@ class Mirror:
             assert key not in self.entries, f"{key.hex()[:8]} of {event} was stored already"
             end = min(len(units), len(before) + (index + 1) * size)
             prefix = (scope_key(event.scope), event.scope.generation, units[:end])
-            assert prefix not in self.prefixes(), f"{prefix} has two keys"
+            assert self.looks_ahead or prefix not in self.prefixes(), f"{prefix} has two keys"
             self.entries[key] = Entry(parent, prefix)
             parent = key
 

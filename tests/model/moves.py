@@ -61,7 +61,26 @@ def _open(world: World, choose: Choose) -> Any:
             options["store"] = False
         case 2 | 3:
             options["reserve"] = 1 + choose(len(prompt.tokens) + world.setup.block_size)
+    if world.setup.retains:
+        options |= _retention(choose)
     return world.do("open", handle=_handle(world), prompt=prompt, **options)
+
+
+def _retention(choose: Choose) -> dict[str, Any]:
+    match choose(4):
+        case 0:
+            return {}
+        case 1:
+            return {"priority": (0, 35, 100)[choose(3)], "decode_priority": (None, 0, 100)[choose(3)]}
+        case 2:
+            return {"priority": (0, 35, 100)[choose(3)], "ttl": 1 + choose(10)}
+    middle = 1 + choose(5)
+    return {"priority": [(0, middle, 90, None), (middle, None, 10 + choose(20), 1 + choose(5))]}
+
+
+def _open_batch(world: World, choose: Choose) -> Any:
+    prompts = tuple(_prompt(world, choose) for _ in range(1 + choose(3)))
+    return world.do("open_batch", handles=tuple(_handle(world) for _ in prompts), prompts=prompts)
 
 
 def _handle(world: World) -> int:
@@ -147,6 +166,7 @@ def _always(world: World) -> bool:
 
 MOVES: dict[str, Move] = {
     "open": Move(20, _always, _open),
+    "open_batch": Move(4, _always, _open_batch),
     "run": Move(12, _always, _run),
     "probe": Move(3, _always, lambda w, choose: w.do("probe", prompt=_prompt(w, choose))),
     "computed": Move(24, lambda w: w.live, _computed),
@@ -169,8 +189,12 @@ MOVES: dict[str, Move] = {
 
 
 def draw_setup(design: str, choose: Choose) -> Setup:
-    """A small cache: so small that most histories meet refusals and evictions."""
+    """A small cache: so small that most histories meet refusals and evictions. One in two has no options."""
     size = (1, 2, 4, 16)[choose(4)]
     capacity = (5 + choose(20)) if size == 1 else 3 + choose(9)
-    options = {name: values[choose(len(values))] for name, values in DESIGNS[design].options.items() if not choose(3)}
+    options = {}
+    if choose(2):
+        for name, values in DESIGNS[design].options.items():
+            if not choose(4):
+                options[name] = values[choose(len(values))]
     return Setup(design, size, capacity, options)

@@ -55,7 +55,8 @@ class Holder:
 
 
 class BlockReference:
-    def __init__(self, block_size: int, capacity: int, generation: int) -> None:
+    def __init__(self, block_size: int, capacity: int, generation: int, must_fit: bool = False) -> None:
+        self.must_fit = must_fit
         self.block_size, self.capacity, self.generation = block_size, capacity, generation
         self.blocks: list[Block] = []  # all that are not free
         self.holders: dict[int, Holder] = {}
@@ -107,13 +108,37 @@ class BlockReference:
         matched = self.match(scope, units) if read else []
         room = self._blocks(len(units) if reserve is None else max(reserve, len(matched) * self.block_size))
         fresh = max(0, room - len(matched))
-        self._require(fresh + sum(block.idle for block in matched))
+        later = max(0, self._blocks(len(units)) - room) if self.must_fit else 0
+        self._require(fresh + later + sum(block.idle for block in matched))
         for block in matched:
             block.holders += 1
         table = matched + self._take(fresh)
         self.holders[handle] = Holder(scope, self.generation, list(units), table, store)
         self.holders[handle].computed = len(matched) * self.block_size
         return len(matched) * self.block_size
+
+    def open_batch(self, batch: list[tuple[int, ScopeKey, tuple[Unit, ...]]]) -> list[int | None]:
+        """First everything matched is held, then room is made; who does not fit is left out from the start."""
+        admitted: list[tuple[int, list[Block], int]] = []
+        outcomes: list[int | None] = []
+        for handle, scope, units in batch:
+            matched = self.match(scope, units)
+            fresh = self._blocks(len(units)) - len(matched)
+            idle = {block for _, path, _ in admitted for block in path if block.idle}
+            idle |= {block for block in matched if block.idle}
+            if fresh + sum(more for _, _, more in admitted) + len(idle) > self.available:
+                outcomes.append(None)
+                continue
+            admitted.append((handle, matched, fresh))
+            self.holders[handle] = Holder(scope, self.generation, list(units), [])
+            self.holders[handle].computed = len(matched) * self.block_size
+            outcomes.append(len(matched) * self.block_size)
+        for _, matched, _ in admitted:
+            for block in matched:
+                block.holders += 1
+        for handle, matched, fresh in admitted:
+            self.holders[handle].table = matched + self._take(fresh)
+        return outcomes
 
     def computed(self, handle: int, length: int) -> None:
         holder = self.holders[handle]

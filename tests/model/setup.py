@@ -41,14 +41,25 @@ class Setup:
         return self.partial and DESIGNS[self.design].tails
 
     @property
+    def retains(self) -> bool:
+        """Whether priorities and times to live matter."""
+        return self.options.get("eviction", DESIGNS[self.design].eviction) == "priority"
+
+    @property
+    def drops(self) -> bool:
+        """Whether the last matched unit is left to a draft model."""
+        return bool(self.options.get("lookahead")) and not self.looks_ahead
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the token behind a block is part of the block's identity."""
+        by = self.options.get("lookahead_by", DESIGNS[self.design].lookahead_by)
+        return bool(self.options.get("lookahead")) and by == "key"
+
+    @property
     def delayed(self) -> bool:
         """Whether what is computed becomes findable only at the end of the step."""
         return self.options.get("visibility", "computed") == "step"
-
-    @property
-    def hides(self) -> bool:
-        """Whether a computed block may stay unfindable for a while."""
-        return self.delayed or self.collides
 
     @property
     def collides(self) -> bool:
@@ -56,12 +67,20 @@ class Setup:
         return callable(self.options.get("hash"))
 
     @property
+    def hides(self) -> bool:
+        """Whether a computed block may be out of a probe's reach: it finds that or less."""
+        return self.delayed or self.collides or self.looks_ahead
+
+    @property
     def exact(self) -> bool:
-        """Whether every full block that was computed is findable until the first eviction."""
-        held_back = not self.options.get("store_last", True) or self.options.get("lookahead", 0)
-        return not (self.partial or self.delayed or self.collides or held_back)
+        """Whether every full block that was computed is found until the first eviction."""
+        return not (self.partial or self.hides or self.drops) and bool(self.options.get("store_last", True))
 
     @property
     def plain(self) -> bool:
         """Whether the block reference predicts this setup: full blocks, one copy, LRU by blocks."""
-        return self.exact and not (self.options.keys() - {"partial", "hash", "child_hash"})
+        return self.exact and not self.retains and not (self.options.keys() - NEUTRAL)
+
+
+# Options that change how things are found, not what is found or leaves.
+NEUTRAL = {"partial", "hash", "search", "child_hash", "lookahead_by", "must_fit"}

@@ -16,7 +16,7 @@ from prefixcache.scenario.oracle import KVOracle
 from tests.model.checks import Checks
 from tests.model.known import Operation, Sequence, Unsettled, told, writer_of
 from tests.model.mirror import Mirror
-from tests.model.prompts import Prompt, Unit
+from tests.model.prompts import Prompt, Unit, scope_key
 from tests.model.reference import BlockReference, Refused
 from tests.model.setup import Clock, Setup
 
@@ -43,10 +43,12 @@ class World:
         self.lossless = True  # until the first eviction, reset or weight update
         self.stored_ever: set[tuple[int, tuple[str, str, str], tuple[Unit, ...]]] = set()
         self.oracle = KVOracle(self.setup.block_size)
-        self.mirror = Mirror(self.setup.block_size, self._resolve)
+        self.mirror = Mirror(self.setup.block_size, self._resolve, self.setup.looks_ahead)
         self.events_seen: list[Any] = []
         self.reference = (
-            BlockReference(self.setup.block_size, self.setup.capacity, self.generation)
+            BlockReference(
+                self.setup.block_size, self.setup.capacity, self.generation, "must_fit" in self.setup.options
+            )
             if self.watched and self.setup.plain
             else None
         )
@@ -141,6 +143,24 @@ class World:
         assert request.length == request.prompt_length == length
         assert request.computed_tokens == request.cached
 
+    def _open_batch(self, handles: tuple[int, ...], prompts: tuple[Prompt, ...]) -> None:
+        """Several admissions as one claim: each as if the refused ones had not been there."""
+        told = [self.checks.longest(prompt) for prompt in prompts] if self.watched else []
+        results = self.cache.open_batch([prompt.arguments() for prompt in prompts])
+        for handle, prompt, result in zip(handles, prompts, results, strict=True):
+            if isinstance(result, NoSpace):
+                assert result.need > result.available, f"{result}: there was room"
+                continue
+            self.live[handle] = Sequence(result, prompt, self.generation, True, True, result.cached)
+            self.history[prompt] = None
+        cached = [None if isinstance(result, NoSpace) else result.cached for result in results]
+        for hit, most in zip(cached, told, strict=False):
+            assert hit is None or hit <= most, f"cached {hit}, by the events {most}"
+        if self.reference is not None:
+            batch = [(h, p.scope_key, p.units) for h, p in zip(handles, prompts, strict=True)]
+            expected = self.reference.open_batch(batch)
+            assert cached == expected, f"cached {cached}, the reference {expected}"
+
     def _append(self, handle: int, tokens: tuple[int, ...]) -> bool:
         sequence = self.live[handle]
         longer = sequence.prompt.then(*tokens)
@@ -166,10 +186,12 @@ class World:
         done = self._claim(lambda: [sequence.request.rewind(length)], lambda model: model.rewind(handle, length))
         if done is None:
             return False
-        if length < len(sequence.prompt.tokens):
-            sequence.owed = ()
+        if length == len(sequence.prompt.tokens):
+            return True
+        sequence.owed = ()
         sequence.prompt = sequence.prompt.cut(length)
-        sequence.computed = min(sequence.computed, length)
+        # A draft model's KV of the last kept token was made for the token behind it, which is forgotten.
+        sequence.computed = min(sequence.computed, length - self.setup.looks_ahead)
         return True
 
     def _fork(self, handle: int, child: int) -> bool:
@@ -351,6 +373,12 @@ class World:
     def _resolve(self, scope: Any, before: tuple[Unit, ...], tokens: tuple[int, ...]) -> tuple[Unit, ...]:
         """The units behind an event: of a request of this operation, within what it has computed."""
         end = len(before) + len(tokens)
+        if self.setup.delayed:  # of anybody since the last step
+            for generation, key, units in self.stored_ever:
+                if (generation, key, units[: len(before)]) == (self.generation, scope_key(scope), before) and (
+                    tuple(unit[0] for unit in units[len(before) :]) == tokens
+                ):
+                    return units[len(before) :]
         for sequence in self.subjects:
             units = sequence.prompt.units
             if (

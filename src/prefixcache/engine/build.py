@@ -1,0 +1,53 @@
+"""What an engine is made of: its memory, its cache, and what it says about them at the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefixcache.cache import PRESETS, PrefixCache
+from prefixcache.designs import DESIGNS
+from prefixcache.engine.kv_pool import KVPool
+from prefixcache.engine.layout import Layout
+from prefixcache.engine.memory import free_memory, gibibytes
+from prefixcache.errors import OptionError, whole_number
+
+SHARE_OF_FREE_MEMORY = 0.5
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens with which the model ends its answers."""
+    given = getattr(model.generation_config, "eos_token_id", None)
+    ends = {given} if isinstance(given, int) else set(given or ())
+    own = getattr(tokenizer, "eos_token_id", None)
+    return frozenset(ends | {own} if own is not None else ends)
+
+
+def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None) -> KVPool:
+    """A pool of this many bytes, or by default of half of what is free, in whole blocks."""
+    if memory is None:
+        memory = int(free_memory(model.device) * SHARE_OF_FREE_MEMORY)
+    per_block = layout.numbers_per_token * block_size * model.dtype.itemsize
+    blocks = whole_number(memory, "memory") // per_block
+    if not blocks:
+        raise OptionError(f"memory={memory} holds no block: one of {block_size} tokens takes {per_block:,} bytes")
+    blocks = min(blocks, 2**31 // block_size)  # block ids are 32-bit integers
+    return KVPool(layout.shapes, blocks=blocks, block_size=block_size, dtype=model.dtype, device=model.device)
+
+
+def make_cache(design: str, block_size: int, blocks: int, options: dict[str, Any]) -> PrefixCache:
+    """A cache of a design or a preset."""
+    if design in DESIGNS:
+        return PrefixCache(design, block_size=block_size, capacity=blocks, **options)
+    if design in PRESETS:
+        return PrefixCache.preset(design, block_size=block_size, capacity=blocks, **options)
+    raise OptionError(f"design is {design!r}: expected one of {', '.join([*DESIGNS, *PRESETS])}")
+
+
+def state_memory(pool: KVPool, model: Any, by_default: bool) -> str:
+    """One sentence that says how much KV memory there is, and why."""
+    why = ", half of the free memory" if by_default else ""
+    kind = str(model.dtype).removeprefix("torch.")
+    return (
+        f"KV memory: {gibibytes(pool.nbytes)} on {model.device}{why}: {pool.blocks:,} blocks of {pool.block_size} "
+        f"tokens in {kind}"
+    )

@@ -1,0 +1,92 @@
+"""The KV memory behind the block ids: one allocation per attention layer, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from prefixcache.cache import Copy
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one token leaves in one attention layer.
+
+    Attributes:
+        kv_heads: key and value heads.
+        key_dim, value_dim: numbers per head.
+    """
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers per token, keys and values together."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class KVPool:
+    """Keys and values of every slot of every layer.
+
+    A slot is one token position: `block * block_size + offset`. The memory starts as zeros: a padded batch
+    reads slots that nobody wrote, and what is masked out must still be a finite number.
+
+    Args:
+        shapes: per layer of the model, None for a layer without attention.
+        blocks: blocks of the pool, the `capacity` of the cache that hands out their ids.
+        block_size: tokens per block.
+        dtype, device: those of the model.
+
+    Attributes:
+        keys, values: per layer, tensors of shape [blocks * block_size, kv_heads, dim]; None without attention.
+    """
+
+    def __init__(
+        self,
+        shapes: Iterable[LayerShape | None],
+        *,
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.blocks = blocks
+        self.block_size = block_size
+        self.keys: list[torch.Tensor | None] = []
+        self.values: list[torch.Tensor | None] = []
+        slots = blocks * block_size
+        for shape in shapes:
+            if shape is None:
+                self.keys.append(None)
+                self.values.append(None)
+                continue
+            memory = torch.zeros(slots * shape.numbers, dtype=dtype, device=device)
+            end_of_keys = slots * shape.kv_heads * shape.key_dim
+            self.keys.append(memory[:end_of_keys].view(slots, shape.kv_heads, shape.key_dim))
+            self.values.append(memory[end_of_keys:].view(slots, shape.kv_heads, shape.value_dim))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of KV memory in all."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values) if tensor is not None)
+
+    def copy(self, copies: Iterable[Copy]) -> None:
+        """Do what a request asks for in `copies`: the first tokens of one block into another, in every layer."""
+        size = self.block_size
+        for copy in copies:
+            source, target = copy.source * size, copy.target * size
+            for tensor in (*self.keys, *self.values):
+                if tensor is not None:
+                    tensor[target : target + copy.tokens] = tensor[source : source + copy.tokens]
+
+    def slots(self, block_table: np.ndarray, start: int, end: int) -> np.ndarray:
+        """The slots of token positions start..end of a block table, int64 of shape [end - start]."""
+        positions = np.arange(start, end)
+        return block_table[positions // self.block_size].astype(np.int64) * self.block_size + (
+            positions % self.block_size
+        )

@@ -102,6 +102,7 @@ PUBLIC_NAMES = {
     "Cleared",
     "Copy",
     "Event",
+    "Explanation",
     "Hit",
     "InvariantError",
     "Media",

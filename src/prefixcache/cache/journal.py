@@ -6,6 +6,7 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 
+from prefixcache.cache.removals import Removals
 from prefixcache.events import Cleared, Event, Removed, Stored
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import to_tuple
@@ -16,9 +17,14 @@ class Journal:
 
     When nobody takes them, the oldest are dropped beyond `most`; the gap shows in the next first sequence
     number, and a consumer that sees one must start again from a snapshot.
+
+    Args:
+        most: events to keep.
+        removals: told of every removal, whether events are taken or not.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, removals: Removals) -> None:
+        self.removals = removals
         self.epoch = secrets.randbits(63)
         self._first = 0
         self._events: deque[Event] = deque()
@@ -30,6 +36,7 @@ class Journal:
     def removed(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
+        self.removals.note(keys)
         last = self._events[-1] if self._events else None
         if isinstance(last, Removed):
             self._events[-1] = Removed((*last.keys, *keys)) if len(last.keys) < 1024 else last
@@ -38,6 +45,7 @@ class Journal:
         self._add(Removed(tuple(keys)))
 
     def cleared(self) -> None:
+        self.removals.clear()
         self._add(Cleared())
 
     def _add(self, event: Event) -> None:

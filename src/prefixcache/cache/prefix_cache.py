@@ -11,6 +11,7 @@ from prefixcache.blocks.retention import PriorityLike, Retention, read_retention
 from prefixcache.cache.admission import Admission, Ask
 from prefixcache.cache.books import Books, Hit, Stats
 from prefixcache.cache.core import make_core
+from prefixcache.cache.explain import Explainer, Explanation
 from prefixcache.cache.lifecycle import Lifecycle
 from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
@@ -110,6 +111,26 @@ class PrefixCache:
         with self._core.lock:
             refresh(asked, self._core.generation)
             return self._admission.probe(Ask(asked, Retention()))
+
+    def explain(
+        self,
+        tokens: TokenLike,
+        scope: Scope | None = None,
+        *,
+        media: MediaLike = (),
+        extra_ids: Sequence[int] | None = None,
+        tenant: bool = False,
+    ) -> Explanation:
+        """Where the match of this prompt would end now, and why it does not go on.
+
+        A tool for operators: it may name other scopes and what is in them. With `tenant` the answer is made of
+        the prompt's own scope alone, and what is unknown there is "not found". Changes nothing. Costs a few
+        lookups, a look at each live request and, for operators, one lookup per recently used scope.
+        """
+        asked = self._asked(tokens, scope, media, extra_ids)
+        with self._core.lock:
+            refresh(asked, self._core.generation)
+            return Explainer(self._core, self._admission).explain(asked, tenant)
 
     def _asked(
         self, tokens: TokenLike, scope: Scope | None, media: MediaLike, extra_ids: Sequence[int] | None

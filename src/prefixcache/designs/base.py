@@ -282,6 +282,23 @@ class Design(ABC):
         self.give_back(private)
         return array("i")
 
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def agreeing(self, prompt: Prompt, limit: int) -> int:
+        """How many of the first `limit` tokens agree with something stored, reusable or not.
+
+        At least the hit; more only in designs that keep tokens. May scan the children of one node.
+        """
+        match = self.match(prompt, limit)
+        return match.tokens + (match.partial.tokens if match.partial is not None else 0)
+
+    def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
+        """The keys under which events may have named the block that begins at token `start`, likeliest first.
+
+        The full block's if the prompt fills it; where partial blocks are stored, theirs as well. O(prompt).
+        """
+        return ()
+
     # -- life of the index --------------------------------------------------------------------------
 
     def expire(self) -> None:  # noqa: B027 - most policies know no time

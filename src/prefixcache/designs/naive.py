@@ -168,6 +168,14 @@ class NaiveDesign(Design):
             gone += 1
         return gone
 
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def keys_at(self, prompt: Prompt, start: int) -> list[bytes]:
+        blocks = start // self.block_size + 1
+        if blocks * self.block_size * TOKEN_BYTES > len(prompt.tokens):
+            return []
+        return self._chain.blocks(self._chain.root(prompt.root), prompt.tokens, 0, blocks, prompt.extras)[-1:]
+
     # -- life of the index --------------------------------------------------------------------------
 
     def retire(self) -> None:

@@ -38,6 +38,7 @@ class Options:
         priorities: "0..100", None being 35, or "any" integer, None being 0.
         child_hash: test hook of radix: a function that replaces the hash of a routing key.
         events: whether events are recorded for `take_events`.
+        removals: keys of removed blocks that `explain` remembers, where events are recorded.
         event_buffer: events kept for a consumer that does not come; beyond it the oldest are dropped.
     """
 
@@ -60,6 +61,7 @@ class Options:
     child_hash: Callable[[bytes], int] | None = None
     events: bool = True
     event_buffer: int = 100_000
+    removals: int = 16_384
 
 
 _VALUES: dict[str, tuple[Any, ...]] = {
@@ -106,4 +108,5 @@ def read_options(
     if limit is not None:
         whole_number(limit, "child_limit", least=1)
     whole_number(values.get("event_buffer", 1), "event_buffer", least=1)
+    whole_number(values.get("removals", 0), "removals", least=0)
     return Options(**values)

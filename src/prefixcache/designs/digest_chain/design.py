@@ -168,7 +168,7 @@ class DigestChainDesign(Design):
         return (index + len(own)) * self.block_size
 
     def _append(self, holding: Holding, node: Node, start: int, end: int, priority: int) -> Node:
-        """Store the prompt's blocks in [start, end) behind `node`, pinned by the holding; the node they are in."""
+        """Store the prompt's blocks in [start, end) behind `node`, pinned by the holding; their node."""
         size, prompt = self.block_size, holding.prompt
         text, extras = self._tree.cut(prompt.tokens, prompt.extras, start, end)
         blocks = holding.table[start // size : end // size]
@@ -352,10 +352,9 @@ class DigestChainDesign(Design):
         return gone
 
     def _evict_subtrees(self, blocks: int) -> int:
-        """Choose the next `blocks` blocks in the policy's order, then drop each with all that hangs on it.
+        """Choose the next `blocks` blocks, then drop each with all that hangs on it.
 
-        First all are chosen, then all are dropped, as in the original: what only hangs on a victim does not
-        count, so more may go.
+        As in the original: what only hangs on a victim does not count, so more may go.
         """
         victims: list[tuple[Node, int]] = []
         while blocks > 0 and self._idle:
@@ -397,6 +396,14 @@ class DigestChainDesign(Design):
         node.parent = None
         if not parent.children and parent.parent is not None and not parent.pins and not self._idle.takes_all:
             self._idle.add(parent)
+
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def agreeing(self, prompt: Prompt, limit: int) -> int:
+        return self._tree.agreeing(prompt.root, prompt.tokens, prompt.extras, limit)
+
+    def keys_at(self, prompt: Prompt, start: int) -> list[bytes]:
+        return self._tree.keys_at(prompt.root, prompt.tokens, prompt.extras, start)
 
     # -- life of the index --------------------------------------------------------------------------
 

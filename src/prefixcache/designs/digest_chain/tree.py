@@ -227,6 +227,28 @@ class DigestTree:
         self.roots.clear()
         self._scopes.clear()
 
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def agreeing(self, scope: bytes, tokens: Buffer, extras: Extras | None, limit: int) -> int:
+        """How many of the first `limit` tokens agree with something stored, reusable or not. May scan children."""
+        root = self.roots.get(scope)
+        if root is None:
+            return 0
+        path, inside, common = self.walk(root, tokens, extras, 0, limit - limit % self.block)
+        node = path[-1] if path else root
+        at = node.end + common
+        places = [(inside, common)] if inside is not None else [(child, 0) for child in node.children.values()]
+        most = min(self.block, limit - at)
+        return at + max((self.common(child, skip, tokens, extras, at, most) for child, skip in places), default=0)
+
+    def keys_at(self, scope: bytes, tokens: Buffer, extras: Extras | None, start: int) -> list[bytes]:
+        """Keys of the block that begins at token `start`: as long as the prompt fills it, then the shorter ones."""
+        root = self.chain.root(scope)
+        before = self.chain.blocks(root, tokens, 0, start // self.block, extras)
+        parent = before[-1] if before else root
+        end = min(len(tokens) // TOKEN_BYTES, start + self.block)
+        return [self.chain.block(parent, *self.cut(tokens, extras, start, stop)) for stop in range(end, start, -1)]
+
     # -- looking at all of it -----------------------------------------------------------------------
 
     def nodes(self) -> Iterator[Node]:

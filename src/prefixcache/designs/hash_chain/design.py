@@ -250,6 +250,12 @@ class HashChainDesign(Design):
         self.pool.give(table_of(ids))
         return len(ids)
 
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
+        index = start // self.block_size
+        return self._keys(prompt)[index : index + 1]
+
     # -- life of the index --------------------------------------------------------------------------
 
     def expire(self) -> None:

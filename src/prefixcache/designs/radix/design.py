@@ -11,7 +11,7 @@ page boundary. At block_size 1 any token can be the boundary.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -463,6 +463,25 @@ class RadixDesign(Design):
     def _report_removed(self, node: Node, from_page: int) -> None:
         if self.events is not None and node not in self._idle.stale:
             self.events.removed(node.page_keys[from_page:])
+
+    # -- for explanations ---------------------------------------------------------------------------
+
+    def agreeing(self, prompt: Prompt, limit: int) -> int:
+        match = self.match(prompt, limit)
+        at = match.tokens
+        if match.anchor is None or at >= limit:
+            return at
+        node, inside, common = match.anchor
+        found = self._tree.nearest(node, inside, common, prompt.tokens, prompt.extras, at, limit - at)
+        return at if found is None else at + found[2]
+
+    def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
+        pages = start // self.block_size + 1
+        end = pages * self.block_size + self.ahead
+        if end * TOKEN_BYTES > len(prompt.tokens):
+            return ()
+        extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
+        return self._page_keys(prompt, None, bytes(prompt.tokens[: end * TOKEN_BYTES]), pages, extras)[-1:]
 
     # -- life of the index --------------------------------------------------------------------------
 

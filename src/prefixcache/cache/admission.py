@@ -134,15 +134,24 @@ class Admission:
         core, asked = self.core, ask.asked
         why_not = self._why_not_read(ask)
         limit = 0 if why_not else asked.length - 1
-        match = core.design.match(asked.prompt, limit)
-        dropped = match.dropped
-        if core.options.lookahead and core.options.lookahead_by == "drop" and (found := _found(match)):
-            match = core.design.match(asked.prompt, found - 1)
-            dropped = found - _found(match)
+        match, dropped = self._match(asked, limit)
         plan = self._fit(match, asked.length if ask.reserve is None else ask.reserve, room)
         plan.dropped = dropped
         plan.reason = why_not or self._reason(plan, asked.length)
         return plan
+
+    def _match(self, asked: Asked, limit: int) -> tuple[Match, int]:
+        """The hit within the first `limit` tokens, and what a draft model costs of it."""
+        design, options = self.core.design, self.core.options
+        if options.backoff and limit:
+            found = _found(design.match(asked.prompt, asked.length))
+            match = design.match(asked.prompt, max(min(limit, found - options.backoff), 0))
+            return match, min(limit, found) - _found(match)
+        match = design.match(asked.prompt, limit)
+        if options.lookahead and options.lookahead_by == "drop" and (found := _found(match)):
+            match = design.match(asked.prompt, found - 1)
+            return match, found - _found(match)
+        return match, match.dropped
 
     def _why_not_read(self, ask: Ask) -> str:
         if ask.asked.why_not:

@@ -25,4 +25,12 @@ class Preset:
     batch: str = "claim"
 
 
-PRESETS: dict[str, Preset] = {}
+PRESETS: dict[str, Preset] = {
+    "trtllm-v2": Preset(
+        design="digest_chain",
+        original="TensorRT-LLM, the block radix tree of its Python kv_cache_manager_v2 (mid 2026), one window",
+        eviction="priority",
+        options={"child_limit": 32, "evict_unit": "node"},
+        batch="loop",
+    ),
+}

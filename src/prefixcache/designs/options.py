@@ -28,6 +28,8 @@ class Options:
             part of a unit's identity.
         search: how a chain of keys is searched: "binary", "linear" or "galloping".
         must_fit: `open` refuses unless the whole prompt would fit, whatever it reserves.
+        backoff: tokens at the end of every match that are left to a draft model. Unlike `lookahead` they are
+            taken off before the last token of the prompt, which must be computed anyway.
         recency: what is a use of a path: "release" (whoever lets go of it), or "use": its admission, each
             `computed`, and an end after the whole prompt was computed, but not the letting go itself.
         refresh_on_split: a node that a prompt leaves in the middle counts as used, and its first part as new.
@@ -53,6 +55,7 @@ class Options:
     lookahead_by: str = "drop"
     search: str = "binary"
     must_fit: bool = False
+    backoff: int = 0
     recency: str = "release"
     refresh_on_split: bool = False
     count_hits: str = "match"
@@ -108,5 +111,6 @@ def read_options(
     if limit is not None:
         whole_number(limit, "child_limit", least=1)
     whole_number(values.get("event_buffer", 1), "event_buffer", least=1)
+    whole_number(values.get("backoff", 0), "backoff", least=0)
     whole_number(values.get("removals", 0), "removals", least=0)
     return Options(**values)

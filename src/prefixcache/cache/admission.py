@@ -131,7 +131,7 @@ class Admission:
 
     def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""
-        core, asked = self.core, ask.asked
+        asked = ask.asked
         why_not = self._why_not_read(ask)
         limit = 0 if why_not else asked.length - 1
         match, dropped = self._match(asked, limit)

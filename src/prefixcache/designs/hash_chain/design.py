@@ -240,6 +240,15 @@ class HashChainDesign(Design):
     def idle(self) -> int:
         return self._idle_blocks
 
+    def allocate(self, holding: Holding, index: int, blocks: int) -> array[int]:
+        """See the base. Evicted blocks stand behind empty ones, in the order in which they left (as in vLLM)."""
+        empty = min(blocks, self.pool.free)
+        taken = self.pool.take(empty)
+        if empty < blocks:
+            self.evict(blocks - empty)
+            taken += self.pool.take(blocks - empty)
+        return taken
+
     def _evict(self, blocks: int) -> int:
         ids, gone = self._order.evict(blocks)
         self._idle_blocks -= ids.size
@@ -247,7 +256,7 @@ class HashChainDesign(Design):
             self.events.removed(gone)
         if self._content is not None:
             self._content.drop(ids)
-        self.pool.give(table_of(ids))
+        self.pool.give(table_of(ids[::-1]))  # the pool hands out what came last
         return len(ids)
 
     # -- for explanations ---------------------------------------------------------------------------
@@ -267,21 +276,19 @@ class HashChainDesign(Design):
             self._unseen.show()
 
     def retire(self) -> None:
-        self.end_step()
+        unseen = self._unseen.forget() if self._unseen is not None else set()
         if self.events is not None:
-            stale, copies_of = self._order.stale, self._index.copies_of
-            self.events.removed([key for key in self._index.oldest if not stale(copies_of(key)[0])])
+            stale = self._order.stale
+            cached = self._index.oldest.items()
+            self.events.removed([key for key, block in cached if not stale(block) and key not in unseen])
         self._order.retire()
 
     def clear(self) -> None:
-        ids = np.fromiter(self._index, np.int32)
+        ids, _ = self._order.evict(self._idle_blocks)
+        self._idle_blocks = 0
         if self._content is not None:
             self._content.drop(ids)
-        self._index.remove(ids)
         self.pool.give(table_of(ids))
-        self._order = self._make_order()
-        self._order.grow(self.pool.used_ids)
-        self._idle_blocks = 0
 
     def blocks(self) -> Iterator[int]:
         yield from self._index

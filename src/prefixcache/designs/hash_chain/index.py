@@ -126,10 +126,6 @@ class Index:
             del self.copies[key]
         return True
 
-    def clear(self) -> None:
-        """Forget everything. O(cached blocks)."""
-        self.remove(np.fromiter(self, np.int32))
-
     def check(self) -> None:
         """Assert what must hold of keys, copies, parents and pins."""
         for key in self.oldest:

@@ -39,5 +39,10 @@ class Unseen:
         if self._events is not None:
             for announcement in self._announcements:
                 self._events.stored(*announcement)
+        self.forget()
+
+    def forget(self) -> set[bytes]:
+        """These keys will never be seen; returns them."""
         self._announcements.clear()
-        self.keys.clear()
+        keys, self.keys = self.keys, set()
+        return keys

@@ -10,6 +10,7 @@ import typer
 from prefixcache import __version__
 from prefixcache.cli.compare import compare
 from prefixcache.cli.scenario import scenario
+from prefixcache.cli.ttft import ttft
 from prefixcache.errors import PrefixCacheError
 
 USAGE_ERROR = 2
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(compare)
 app.command()(scenario)
+app.command()(ttft)
 
 
 def _show_version(wanted: bool) -> None:

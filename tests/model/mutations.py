@@ -15,6 +15,7 @@ from pytest import MonkeyPatch
 
 from prefixcache.cache.journal import Journal
 from prefixcache.designs import DESIGNS, Holding, Match, Prompt
+from prefixcache.designs.digest_chain import DigestChainDesign
 from prefixcache.designs.hash_chain import HashChainDesign
 from prefixcache.designs.naive import NaiveDesign
 from prefixcache.designs.radix import RadixDesign
@@ -101,7 +102,7 @@ def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
         self.pool.give(victims.tolist())
         return len(victims)
 
-    patch.setattr(HashChainDesign, "evict", evict)
+    patch.setattr(HashChainDesign, "_evict", evict)
 
 
 def _radix_parents_first(patch: MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def _radix_parents_first(patch: MonkeyPatch) -> None:
                 self._remove(node)
         return gone
 
-    patch.setattr(RadixDesign, "evict", evict)
+    patch.setattr(RadixDesign, "_evict", evict)
 
 
 def _naive_parents_first(patch: MonkeyPatch) -> None:
@@ -127,10 +128,22 @@ def _naive_parents_first(patch: MonkeyPatch) -> None:
                 self.events.removed([entry.key])
         return len(victims)
 
-    patch.setattr(NaiveDesign, "evict", evict)
+    patch.setattr(NaiveDesign, "_evict", evict)
+
+
+def _digest_chain_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: DigestChainDesign, blocks: int) -> int:
+        gone = 0
+        for node in [node for node in self._tree.nodes() if not node.pins]:  # parents before children
+            if gone < blocks:
+                gone += self._drop_blocks(node, 0)
+        return gone
+
+    patch.setattr(DigestChainDesign, "_evict", evict)
 
 
 EVICT_PARENTS_FIRST: dict[str, Callable[[MonkeyPatch], None]] = {
+    "digest_chain": _digest_chain_parents_first,
     "hash_chain": _hash_chain_parents_first,
     "naive": _naive_parents_first,
     "radix": _radix_parents_first,

@@ -375,7 +375,7 @@ class World:
         end = len(before) + len(tokens)
         if self.setup.delayed:  # of anybody since the last step
             for generation, key, units in self.stored_ever:
-                if (generation, key, units[: len(before)]) == (self.generation, scope_key(scope), before) and (
+                if (generation, key, units[: len(before)]) == (scope.generation, scope_key(scope), before) and (
                     tuple(unit[0] for unit in units[len(before) :]) == tokens
                 ):
                     return units[len(before) :]

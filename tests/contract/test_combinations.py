@@ -158,3 +158,22 @@ def test_a_weak_hash_hands_out_no_other_prompts_block_and_loses_none(make, desig
         assert bench.found([1, 2, 3, 4]) in (0, 4)
         assert bench.found([9, 8, 7, 6]) in (0, 4)
         bench.drain()
+
+
+def test_a_capacity_without_bound_costs_nothing(make) -> None:
+    bench = make(capacity=2**31 - 1)
+    bench.run(range(1, 9))
+    assert bench.books() == (2**31 - 3, 2, 0, 0)
+
+
+def test_nothing_recurses_over_a_path(make) -> None:
+    bench = make(block_size=1, capacity=4000)
+    for end in (1000, 2000, 3000):
+        bench.run(range(end))
+    request = bench.step(bench.open([*range(3000), 7]))
+    assert request.cached == 3000
+    request.rewind(1500)
+    request.fork().abort()
+    request.close()
+    bench.cache.new_generation()
+    bench.drain()

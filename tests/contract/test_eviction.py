@@ -98,15 +98,6 @@ def test_no_more_is_evicted_than_is_needed(make) -> None:
     assert bench.found(range(1, 17)) == 8
 
 
-def test_a_whole_node_may_go_where_that_is_asked_for(make, design: str) -> None:
-    if design == "radix":
-        bench = make(evict_unit="node")
-        bench.run(range(1, 13))
-        bench.run([50, 51, 52, 53])
-        assert bench.cache.evict(1) == 3
-        assert bench.found([50, 51, 52, 53]) == 4
-
-
 def test_a_reset_empties_an_unused_cache(bench: Bench) -> None:
     bench.run(range(1, 13))
     assert bench.cache.reset() is True

@@ -32,8 +32,11 @@ def test_a_probe_says_what_admission_would_draw(bench: Bench) -> None:
 
 
 def test_a_probe_says_why_it_found_no_more(bench: Bench) -> None:
-    assert isinstance(bench.cache.probe([1, 2, 3, 4, 5]).reason, str)
-    assert bench.cache.probe([1, 2, 3, 4, 5]).reason
+    assert bench.cache.probe([1, 2, 3, 4, 5]).reason == "not found"
+    bench.run([1, 2, 3, 4, 5, 6, 7, 8])
+    assert bench.cache.probe([1, 2, 3, 4, 9]).reason == "complete"
+    assert bench.cache.probe([]).reason == "empty"
+    assert bench.cache.probe([1, 2, 3, 4], media=[{"digest": b"cat"}]).reason.startswith("uncacheable")
 
 
 def test_open_matches_pins_and_allocates(bench: Bench) -> None:

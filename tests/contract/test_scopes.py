@@ -106,6 +106,41 @@ def test_a_picture_that_begins_inside_a_block_is_part_of_it(bench: Bench) -> Non
     assert bench.found(prompt, media=[Media(b"cat", 4, 4)]) == bench.floor(3)
 
 
+@pytest.mark.parametrize(
+    "media",
+    [
+        [{"digest": b"cat"}],
+        [Media(b"", 0, 2)],
+        [Media(b"cat", 0, 9)],
+        [Media(b"cat", 1, 3), Media(b"dog", 2, 3)],
+        [Media(b"cat", -1, 3)],
+        ["cat"],
+    ],
+    ids=str,
+)
+def test_unclear_media_make_a_request_uncacheable_never_text_only(bench: Bench, media: list[object]) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8]
+    bench.run(prompt)
+    assert bench.cache.probe([*prompt[:6]], media=media).cached == 0
+    request = bench.open([*prompt[:6]], media=media)
+    assert request.cached == 0
+    request.computed(6)
+    request.close()
+    bench.run([9, 9, 9, 9, 9], media=[])
+    assert bench.found([9, 9, 9, 9]) == 4
+    assert bench.cache.books().idle == 3 + bench.setup.stores_tails, "it left nothing"
+
+
+def test_extra_ids_belong_to_the_tokens_too(bench: Bench) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    bench.run(prompt, extra_ids=[7] * 9)
+    assert bench.cache.probe(prompt, extra_ids=[7] * 9).cached == 8
+    assert bench.cache.probe(prompt, extra_ids=[7] * 4 + [8] * 5).cached == 4
+    assert bench.cache.probe(prompt).cached == 0, "whether extra ids are used is part of it"
+    with pytest.raises(ScopeError, match="extra_ids"):
+        bench.open(prompt, extra_ids=[7] * 8)
+
+
 PROGRAM = """
 import sys
 from prefixcache import Media, PrefixCache, Scope

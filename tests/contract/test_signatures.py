@@ -1,0 +1,119 @@
+"""Contract, "Signatures": the names that other programs are written against."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import prefixcache
+from prefixcache import Media, OptionError, PrefixCache, Request, Scope
+from prefixcache.events import Cleared, Moved, Removed, Stored
+
+CACHE = {
+    "probe": ["tokens", "scope", "media", "extra_ids"],
+    "open": [
+        *("tokens", "scope", "media", "extra_ids", "priority", "ttl", "decode_priority", "decode_ttl"),
+        *("read", "store", "reserve", "must_fit"),
+    ],
+    "open_batch": ["requests"],
+    "pin": ["tokens", "scope"],
+    "evict": ["n_blocks"],
+    "reset": [],
+    "new_generation": [],
+    "end_step": [],
+    "books": [],
+    "stats": [],
+    "check": [],
+    "explain": ["tokens", "scope"],
+    "take_events": [],
+}
+REQUEST = {
+    "take_moves": [],
+    "copied": [],
+    "computed": ["n"],
+    "append": ["tokens", "extra_ids"],
+    "rewind": ["length"],
+    "fork": [],
+    "reserve": ["n"],
+    "close": ["in_flight"],
+    "abort": ["in_flight"],
+    "preempt": ["in_flight"],
+    "settled": [],
+    "resume": ["append"],
+}
+ATTRIBUTES = ["cached", "tokens", "length", "state", "block_table", "tables", "copies", "computed_tokens"]
+VALUES = {
+    prefixcache.Copy: ["source", "target", "tokens", "group"],
+    prefixcache.Books: ["free", "idle", "pinned", "quarantined"],
+    prefixcache.Hit: ["cached", "need", "tiers", "reason"],
+    Scope: ["model", "generation", "adapter", "salt"],
+    Media: ["digest", "start", "length", "offset"],
+    Stored: ["keys", "parent", "tokens", "scope"],
+    Removed: ["keys"],
+    Moved: ["keys", "tier"],
+    Cleared: [],
+}
+
+
+@pytest.mark.parametrize(("owner", "name"), [(PrefixCache, n) for n in CACHE] + [(Request, n) for n in REQUEST])
+def test_a_call_takes_these_arguments_first(owner: type, name: str) -> None:
+    expected = (CACHE if owner is PrefixCache else REQUEST)[name]
+    given = list(inspect.signature(getattr(owner, name)).parameters)[1:]
+    assert given[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+def test_a_value_has_these_fields_first(kind: type) -> None:
+    names = list(inspect.signature(kind).parameters)
+    assert names[: len(VALUES[kind])] == VALUES[kind]
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_a_request_has_these_attributes(name: str) -> None:
+    assert isinstance(getattr(Request, name), property)
+
+
+def test_a_cache_is_made_of_a_design_and_named_options() -> None:
+    parameters = inspect.signature(PrefixCache).parameters
+    assert list(parameters)[:5] == ["design", "block_size", "capacity", "eviction", "clock"]
+    named = [p.name for p in parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert named[:4] == ["block_size", "capacity", "eviction", "clock"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"design": "raddix"}, "radix"),
+        ({"block_size": 0}, "block_size"),
+        ({"block_size": True}, "block_size"),
+        ({"capacity": 0}, "capacity"),
+        ({"capacity": 1.5}, "capacity"),
+        ({"eviction": "random"}, "lru"),
+        ({"partial": "perhaps"}, "partial"),
+        ({"evict_unit": "leaf"}, "evict_unit"),
+        ({"colour": "red"}, "partial"),
+        ({"clock": 7}, "clock"),
+    ],
+    ids=str,
+)
+def test_what_does_not_exist_is_an_error_that_says_what_does(arguments: dict[str, object], told: str) -> None:
+    given = {"design": "radix", "block_size": 4, "capacity": 4} | arguments
+    with pytest.raises(OptionError, match=told):
+        PrefixCache(given.pop("design"), **given)
+
+
+def test_an_unknown_preset_is_an_error_that_lists_the_presets() -> None:
+    with pytest.raises(OptionError, match="preset"):
+        PrefixCache.preset("vlllm", block_size=4, capacity=4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"priority": 101}, {"priority": -1}, {"ttl": -1}, {"priority": [(4, 2, 50, None)]}, {"reserve": -1}],
+    ids=str,
+)
+def test_a_bad_argument_of_open_is_an_error_and_changes_nothing(bench, arguments: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match=next(iter(arguments))):
+        bench.open([1, 2, 3], **arguments)
+    assert bench.books() == (16, 0, 0, 0)

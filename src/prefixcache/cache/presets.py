@@ -26,6 +26,20 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
+    "sglang": Preset(
+        design="radix",
+        original="SGLang 0.5.23, RadixCache",
+        eviction="lru",
+        options={
+            "evict_unit": "node",
+            "recency": "use",
+            "refresh_on_split": True,
+            "count_hits": "insert",
+            "cut_at_prompt": True,
+            "priorities": "any",
+        },
+        batch="loop",
+    ),
     "trtllm-v2": Preset(
         design="digest_chain",
         original="TensorRT-LLM, the block radix tree of its Python kv_cache_manager_v2 (mid 2026), one window",

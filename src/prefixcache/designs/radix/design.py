@@ -140,6 +140,7 @@ class RadixDesign(Design):
         length -= self.ahead  # the KV of the last computed token waits for the one behind it
         start, end = holding.held * size, length - length % size
         moves = self._store(holding, start, end) if end > start else []
+        end = max(start, end)
         if end > 0 and holding.anchor is not None and holding.used:
             if self._marks:
                 self._mark(holding, end)

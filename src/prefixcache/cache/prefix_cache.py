@@ -247,10 +247,10 @@ class PrefixCache:
         """Forget everything. False, and nothing changed, while a block is pinned or quarantined."""
         core = self._core
         with core.lock:
-            core.design.end_step()
             books = core.books()
             if books.pinned or books.quarantined:
                 return False
+            core.design.end_step()
             core.design.clear()
             if core.journal is not None:
                 core.journal.cleared()

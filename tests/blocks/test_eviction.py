@@ -123,11 +123,11 @@ def shuffle_and_compare(policy: Policy, seed: int, steps: int = 1500) -> None:
                 history=64,
             )
             if name in arrivals:
-                queue.rerank(name)
+                queue.rerank(name)  # its place among equals stays
             else:
                 queue.add(name)
-            arrived += 1
-            arrivals[name] = arrived
+                arrived += 1
+                arrivals[name] = arrived
             assert len(queue._heap) <= 2 * len(queue) + ranked_module._SLACK
         elif draw < 0.8:
             queue.discard(name)

@@ -29,46 +29,47 @@ class RankedQueue(Generic[Item]):
         self.takes_all = takes_all
         self._rank = policy.rank
         self._owner = owner
-        # (*rank, ticket, item) in one flat tuple: comparing nested ones is half of the cost of a heap.
+        # (*rank, place, ticket, item) in one flat tuple: comparing nested ones is half of the cost of a heap.
+        # The place among equal ranks stays when an item is ranked anew; the ticket tells old entries from new.
         self._heap: list[tuple[Any, ...]] = []
-        self._tickets: dict[Item, int] = {}
+        self._entries: dict[Item, tuple[Any, ...]] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        return len(self._entries)
 
     def __contains__(self, item: Item) -> bool:
-        return item in self._tickets
+        return item in self._entries
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._tickets)
+        return iter(self._entries)
 
     def add(self, item: Item) -> None:
-        self._next += 1
-        self._tickets[item] = self._next
-        heappush(self._heap, (*self._rank(self._owner.facts(item)), self._next, item))
-        if len(self._heap) > 2 * len(self._tickets) + _SLACK:
-            self._clean_up()
+        self._push(item, self._next + 1)
 
-    def _clean_up(self) -> None:
-        """Drop the entries with old tickets. O(n), at most once per n additions."""
-        tickets = self._tickets
-        self._heap = [entry for entry in self._heap if tickets.get(entry[-1]) == entry[-2]]
-        heapify(self._heap)
+    def _push(self, item: Item, place: int) -> None:
+        self._next += 1
+        entry = (*self._rank(self._owner.facts(item)), place, self._next, item)
+        self._entries[item] = entry
+        heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._heap = list(self._entries.values())  # at most once per n additions
+            heapify(self._heap)
 
     def discard(self, item: Item) -> None:
-        self._tickets.pop(item, None)
+        self._entries.pop(item, None)
 
     def rerank(self, item: Item) -> None:
-        if item in self._tickets:
-            self.add(item)
+        entry = self._entries.get(item)
+        if entry is not None:
+            self._push(item, entry[-3])
 
     def peek(self) -> Item:
-        heap, tickets = self._heap, self._tickets
+        heap, entries = self._heap, self._entries
         while heap:
             entry = heap[0]
             item: Item = entry[-1]
-            if tickets.get(item) == entry[-2]:
+            if entries.get(item) is entry:
                 return item
             heappop(heap)
         raise LookupError("no idle item")
@@ -76,5 +77,5 @@ class RankedQueue(Generic[Item]):
     def pop(self) -> Item:
         item = self.peek()
         heappop(self._heap)
-        del self._tickets[item]
+        del self._entries[item]
         return item

@@ -284,7 +284,11 @@ class Admission:
         design, holding = self.core.design, request.holding
         at = len(holding.table)
         partial = plan.partial
-        new = design.allocate(holding, at + plan.take, plan.new)
+        # Room for the copy is made first and apart: where a victim takes others along, the rest may need none.
+        first = 1 if partial is not None and not plan.take else plan.new
+        new = design.allocate(holding, at + plan.take, first)
+        if first < plan.new:
+            new.extend(design.allocate(holding, at + first, plan.new - first))
         if partial is not None and plan.take:
             self._take_over(request, partial, copiers)
         holding.table.extend(new)
@@ -298,6 +302,8 @@ class Admission:
         length = ask.asked.length
         queries = 0 if plan.reason == "read off" or ask.asked.why_not else length
         counters = self.core.counters
+        counters.block_queries += queries // design.block_size
+        counters.block_hits += plan.cached // design.block_size
         if again:
             counters.preempted_requests += 1
             counters.preempted_queries += queries

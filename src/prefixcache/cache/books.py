@@ -56,6 +56,8 @@ class Stats:
         prompt_tokens: prompt tokens of all new requests, bypassing ones included.
         cached_tokens: of these, tokens that need not be computed.
         preempted_requests, preempted_queries, preempted_hits: the same for requests that were resumed.
+        block_queries: full blocks of prompts that were looked up, of new and of resumed requests.
+        block_hits: of these, blocks that were reused.
         published_blocks, evicted_blocks, copied_blocks: blocks so far.
         duplicate_blocks: blocks given back because another request had computed the same.
         lookahead_tokens: tokens not reused because a draft model looks one token ahead.
@@ -69,6 +71,8 @@ class Stats:
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0
+    block_queries: int = 0
+    block_hits: int = 0
     published_blocks: int = 0
     evicted_blocks: int = 0
     copied_blocks: int = 0
@@ -79,6 +83,11 @@ class Stats:
     def hit_rate(self) -> float:
         """hits / queries; 0.0 before the first query."""
         return self.hits / self.queries if self.queries else 0.0
+
+    @property
+    def block_hit_rate(self) -> float:
+        """block_hits / block_queries, as vLLM 0.8.5 counts; 0.0 before the first query."""
+        return self.block_hits / self.block_queries if self.block_queries else 0.0
 
     @property
     def hit_tokens(self) -> int:
@@ -98,6 +107,8 @@ class Counters:
     preempted_requests: int = 0
     preempted_queries: int = 0
     preempted_hits: int = 0
+    block_queries: int = 0
+    block_hits: int = 0
     published_blocks: int = 0
     copied_blocks: int = 0
     duplicate_blocks: int = 0

@@ -50,11 +50,13 @@ _HASH_CHAIN = {
     "duplicates": ("keep",),
     "visibility": ("step",),
 }
+_BLOCK_TRIE = {"partial": ("off", "take"), "tails": ("all",)}
 _DIGEST_CHAIN = {"partial": ("off", "take"), "evict_unit": ("node",)}
 
 DESIGNS: dict[str, Traits] = {
     "naive": Traits(_COMMON),
     "radix": Traits(_RANKED | _RADIX, lookahead_by="key"),
     "hash_chain": Traits(_RANKED | _HASH_CHAIN),
+    "block_trie": Traits(_RANKED | _BLOCK_TRIE, partial="copy", tails=True, eviction="priority"),
     "digest_chain": Traits(_RANKED | _DIGEST_CHAIN, partial="copy", tails=True, eviction="priority"),
 }

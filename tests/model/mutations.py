@@ -15,6 +15,7 @@ from pytest import MonkeyPatch
 
 from prefixcache.cache.journal import Journal
 from prefixcache.designs import DESIGNS, Holding, Match, Prompt
+from prefixcache.designs.block_trie import BlockTrieDesign
 from prefixcache.designs.digest_chain import DigestChainDesign
 from prefixcache.designs.hash_chain import HashChainDesign
 from prefixcache.designs.naive import NaiveDesign
@@ -142,7 +143,23 @@ def _digest_chain_parents_first(patch: MonkeyPatch) -> None:
     patch.setattr(DigestChainDesign, "_evict", evict)
 
 
+def _block_trie_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: BlockTrieDesign, blocks: int) -> int:
+        gone = 0
+        for run in [run for run in self._trie.runs() if not run.pins]:  # parents before children
+            if gone < blocks and run.parent is not None:
+                self._trie.family.remove(run)
+                self._uses.leave(run)
+                self._uses.idle -= len(run.blocks)
+                self.pool.give(run.blocks)
+                gone += len(run.blocks)
+        return gone
+
+    patch.setattr(BlockTrieDesign, "_evict", evict)
+
+
 EVICT_PARENTS_FIRST: dict[str, Callable[[MonkeyPatch], None]] = {
+    "block_trie": _block_trie_parents_first,
     "digest_chain": _digest_chain_parents_first,
     "hash_chain": _hash_chain_parents_first,
     "naive": _naive_parents_first,

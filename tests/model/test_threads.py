@@ -54,6 +54,8 @@ class _Worker(threading.Thread):
         table = request.block_table.tolist()
         assert len(set(table)) == len(table)
         with self.memory:
+            self.oracle.copy(request.copies)
+            request.copied()
             self.oracle.write(request, request.cached, request.length)
         request.computed(request.length)
         for _ in range(draw.randrange(4)):

@@ -114,9 +114,13 @@ class BlockPool:
 
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""
-        if self._claims:
-            blocks = [block for block in blocks if not self._drop_claim(block)]
-        self.free_list.add(blocks)
+        self.free_list.add(self.unclaim(blocks))
+
+    def unclaim(self, blocks: Sequence[int]) -> Sequence[int]:
+        """One claim less on each; those that nobody has any more, to be put into the free list."""
+        if not self._claims:
+            return blocks
+        return [block for block in blocks if not self._drop_claim(block)]
 
     def share(self, block: int) -> None:
         """Another claim on a lent block: it takes one more `give` to free it."""

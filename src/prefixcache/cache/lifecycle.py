@@ -62,11 +62,12 @@ class Lifecycle:
         holding = request.holding
         if not self._stores(holding):
             return
-        before = holding.held
+        before, kept = holding.held, self.core.design.kept
         moves = self.core.design.publish(holding, length, tail)
         request.moves += moves
-        self.core.counters.published_blocks += holding.held - before - len(moves)
-        self.core.counters.duplicate_blocks += len(moves)
+        duplicates = len(moves) + self.core.design.kept - kept
+        self.core.counters.published_blocks += holding.held - before - duplicates
+        self.core.counters.duplicate_blocks += duplicates
 
     def copied(self, request: Request) -> None:
         with self.core.lock:

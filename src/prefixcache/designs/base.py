@@ -164,6 +164,7 @@ class Design(ABC):
         self.clock = clock
         self.step = 0  # scheduling steps that have ended
         self.evicted = 0  # blocks so far
+        self.kept = 0  # blocks that were computed although the index had them, and stayed in their table
 
     # -- lookup -----------------------------------------------------------------------------------
 
@@ -319,6 +320,10 @@ class Design(ABC):
     @abstractmethod
     def blocks(self) -> Iterator[int]:
         """Every block that the index owns, once."""
+
+    def unreachable(self) -> Iterator[int]:
+        """Blocks that the index owns and no prompt can reach now (`evict_from="anywhere"`)."""
+        return iter(())
 
     @abstractmethod
     def check(self) -> None:

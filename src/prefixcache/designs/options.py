@@ -38,6 +38,10 @@ class Options:
         cut_at_prompt: the end of the prompt is a node boundary, and the prompt has one more priority than the
             answer.
         priorities: "0..100", None being 35, or "any" integer, None being 0.
+        evict_from: "leaves" alone may be evicted, or blocks "anywhere" in the order of their priority: what lies
+            behind one stays and cannot be reached until the hole is filled; empty blocks wait in that order too.
+        media: a block that a media item touches is matched token by token ("token"), or whole or not at all ("block").
+        tails: whether of several partial blocks that begin alike only the "longest" is kept, or "all".
         child_hash: test hook of radix: a function that replaces the hash of a routing key.
         events: whether events are recorded for `take_events`.
         removals: keys of removed blocks that `explain` remembers, where events are recorded.
@@ -61,6 +65,9 @@ class Options:
     count_hits: str = "match"
     cut_at_prompt: bool = False
     priorities: str = "0..100"
+    evict_from: str = "leaves"
+    media: str = "token"
+    tails: str = "longest"
     child_hash: Callable[[bytes], int] | None = None
     events: bool = True
     event_buffer: int = 100_000
@@ -82,6 +89,9 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "count_hits": ("match", "insert"),
     "cut_at_prompt": (True, False),
     "priorities": ("0..100", "any"),
+    "evict_from": ("leaves",),
+    "media": ("token",),
+    "tails": ("longest",),
     "events": (True, False),
 }
 

@@ -137,10 +137,19 @@ class NaiveDesign(Design):
         return self._held(holding, index, index + 1)[0]
 
     def hold(self, handle: Entry) -> None:
-        handle.pins += 1
+        for entry in self._path(handle):
+            entry.pins += 1
 
     def drop(self, handle: Entry) -> None:
-        self._unpin(handle)
+        for entry in self._path(handle):
+            self._unpin(entry)
+
+    def _path(self, entry: Entry) -> Iterator[Entry]:
+        """The entry and those before it, tail first."""
+        here: Entry | None = entry
+        while here is not None:
+            yield here
+            here = self._entries.get(here.parent)
 
     def _unpin(self, entry: Entry) -> None:
         self._tick += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Generic
 
 from prefixcache.blocks.eviction.base import Facts, Item, Policy
@@ -18,7 +18,9 @@ LRU = Policy("lru", rank)
 
 
 class ReleaseOrder(Generic[Item]):
-    """LRU as one insertion-ordered dict of all idle items, without a heap; every operation is O(1).
+    """LRU as one ordered dict of all idle items, without a heap; every operation is O(1).
+
+    A plain dict would walk over the holes that its removed head leaves behind.
 
     Right where recency is set by releases alone: the order of release is then the order of leaving. A path
     is released tail first, and whoever holds a block holds all blocks before it. So a child is always
@@ -28,7 +30,7 @@ class ReleaseOrder(Generic[Item]):
     takes_all = True
 
     def __init__(self) -> None:
-        self._items: dict[Item, None] = {}
+        self._items: OrderedDict[Item, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -58,13 +60,11 @@ class ReleaseOrder(Generic[Item]):
         raise LookupError("no idle item")
 
     def pop(self) -> Item:
-        item = self.peek()
-        del self._items[item]
-        return item
+        if not self._items:
+            raise LookupError("no idle item")
+        return self._items.popitem(last=False)[0]
 
     def pop_many(self, n: int) -> list[Item]:
         """The next n to leave (fewer when there are fewer), taken out. O(n)."""
-        items = list(islice(self._items, n))
-        for item in items:
-            del self._items[item]
-        return items
+        popitem = self._items.popitem
+        return [popitem(last=False)[0] for _ in range(min(n, len(self._items)))]

@@ -212,8 +212,9 @@ class Engine:
             try:
                 self._take_inbox(deltas)
                 self._scheduler.grow()
-                budget = self.step_tokens - self._decode(deltas)
-                self._prefill(budget, deltas)
+                budget = self.step_tokens - self._decode(self.step_tokens, deltas)
+                budget -= self._prefill(budget, deltas)
+                self._decode(budget, deltas)  # who came in with a single token left
             except BaseException:
                 for sequence in list(self._scheduler.running):
                     self._finish(sequence, "cancelled")
@@ -232,9 +233,10 @@ class Engine:
 
     # -- computing ----------------------------------------------------------------------------------
 
-    def _decode(self, deltas: list[Delta]) -> int:
-        """Run one token of every sequence that needs just one; how many that were."""
-        ready = [sequence for sequence in self._scheduler.running if sequence.left == 1][: self.step_tokens]
+    def _decode(self, budget: int, deltas: list[Delta]) -> int:
+        """Run one token of every sequence that has just one left, at most `budget`; how many that were."""
+        ready = [sequence for sequence in self._scheduler.running if sequence.left == 1 and sequence.has_room]
+        del ready[budget:]
         for group in similar_in_length(ready):
             logits, states = self._runner.run([self._row(sequence, 1) for sequence in group])
             for sequence, scores, state in zip(group, logits, states, strict=True):
@@ -242,16 +244,21 @@ class Engine:
                 self._sample(sequence, scores, deltas)
         return len(ready)
 
-    def _prefill(self, budget: int, deltas: list[Delta]) -> None:
-        """Run chunks of prompts, one prompt after the other: the next one then finds what this one computed."""
-        while budget > 0:
+    def _prefill(self, budget: int, deltas: list[Delta]) -> int:
+        """Run chunks of prompts, at most `budget` tokens; how many that were.
+
+        One prompt after the other, so that the next one finds what this one computed.
+        """
+        spent = 0
+        while spent < budget:
             sequence = next((sequence for sequence in self._scheduler.running if sequence.left > 1), None)
             if sequence is None:
                 sequence = self._admit(deltas)
             if sequence is None:
-                return
+                break
             if sequence.left > 1:
-                budget -= self._chunk(sequence, budget, deltas)
+                spent += self._chunk(sequence, budget - spent, deltas)
+        return spent
 
     def _admit(self, deltas: list[Delta]) -> Sequence | None:
         """Let the next sequence run, with its hit in place."""
@@ -274,6 +281,9 @@ class Engine:
         if sequence.ready < request.cached:
             # Only recurrent layers lack the hit: their state is wanted where the hit ends, for whoever comes next.
             count = min(count, request.cached - sequence.ready)
+        elif self._checkpoints is not None and count == sequence.left:
+            # The same prompt again resumes before its last token, so that state is kept and this one runs alone.
+            count -= 1
         wants_all = job.params.prompt_logprobs is not None and sequence.index == 0 and sequence.ready < len(job.tokens)
         logits, (state,) = self._runner.run([self._row(sequence, count)], all_logits=wants_all)
         if wants_all:

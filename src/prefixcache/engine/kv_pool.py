@@ -65,7 +65,7 @@ class KVPool:
                 self.keys.append(None)
                 self.values.append(None)
                 continue
-            memory = torch.zeros(slots * shape.numbers, dtype=dtype, device=device)
+            memory = _zeros(slots * shape.numbers, dtype, device)
             end_of_keys = slots * shape.kv_heads * shape.key_dim
             self.keys.append(memory[:end_of_keys].view(slots, shape.kv_heads, shape.key_dim))
             self.values.append(memory[end_of_keys:].view(slots, shape.kv_heads, shape.value_dim))
@@ -90,3 +90,10 @@ class KVPool:
         return block_table[positions // self.block_size].astype(np.int64) * self.block_size + (
             positions % self.block_size
         )
+
+
+def _zeros(numbers: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros. On the CPU torch would write all of them at once; the system gives zeroed pages when they are used."""
+    if device.type != "cpu":
+        return torch.zeros(numbers, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(numbers * dtype.itemsize, dtype=np.uint8)).view(dtype)

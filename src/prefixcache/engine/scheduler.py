@@ -98,11 +98,9 @@ class Scheduler:
         again when it comes back. The oldest always gets on, since nothing that fits alone was let in.
         """
         for sequence in list(self.running):
-            while sequence in self.running:
+            while sequence in self.running and not sequence.has_room:
                 request = sequence.request
                 assert request is not None
-                if request.length >= sequence.length:
-                    break
                 try:
                     request.append(sequence.tokens(request.length))
                 except NoSpace:

@@ -135,6 +135,11 @@ class Sequence:
         return self.length - self.ready
 
     @property
+    def has_room(self) -> bool:
+        """Whether its table covers all known tokens: not so between sampling a token and the next `grow`."""
+        return self.request is not None and self.request.length >= self.length
+
+    @property
     def completion(self) -> Completion:
         """The sample so far, as a value."""
         text = self.stream.text if self.stream is not None else ""

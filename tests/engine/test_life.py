@@ -1,0 +1,399 @@
+"""The life of a prompt in the engine: reuse, chunks, growth, preemption, cancellation, samples, ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from prefixcache import DESIGNS, PRESETS, Scope
+from prefixcache.engine import Delta, Engine, Job, SamplingParams
+from prefixcache.errors import OptionError, TokenError
+from tests.engine.small import VOCABULARY, engine, greedy, logits_of, near_ties, prompts, small_model
+
+
+def answer(job: Job, index: int = 0) -> list[int]:
+    return list(job.completions[index].tokens)
+
+
+def finish(served: Engine, jobs: list[Job]) -> list[Delta]:
+    return list(served.stream(jobs))
+
+
+def all_given_back(served: Engine) -> bool:
+    served.cache.check()
+    books = served.cache.books()
+    return books.pinned == books.quarantined == 0
+
+
+# -- reuse ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("design", [*DESIGNS, *PRESETS])
+def test_any_design_computes_a_shared_beginning_once(design: str, seed: int) -> None:
+    model = small_model("llama")
+    given = prompts(np.random.default_rng(seed), 90, [7, 9, 12])
+    served = engine(design=design, block_size=16)
+    jobs = served.generate(given, SamplingParams(max_tokens=6))
+    for prompt, job in zip(given, jobs, strict=True):
+        near_ties(model, prompt, answer(job))
+    computed = served.computed_tokens
+    # All but the last sampled token of each answer were run; a hit of at least 5 blocks was not.
+    assert [job.cached_tokens is not None and 80 <= job.cached_tokens <= 90 for job in jobs[1:]] == [True, True]
+    assert computed == sum(len(prompt) + 5 - (job.cached_tokens or 0) for prompt, job in zip(given, jobs, strict=True))
+    assert all_given_back(served)
+
+
+def test_a_hit_inside_a_block_is_copied_and_the_source_stays_as_it_was(seed: int) -> None:
+    """B11: an answer of one chat must not leak into another through a block that both use a part of."""
+    model = small_model("llama")
+    random = np.random.default_rng(seed)
+    first, second = prompts(random, 85, [11, 11])
+    served = engine(design="digest_chain", block_size=16)
+    served.generate([first], SamplingParams(max_tokens=4))
+    job = served.generate([second], SamplingParams(max_tokens=4))[0]
+    assert job.cached_tokens == 85
+    again = served.generate([first], SamplingParams(max_tokens=4))[0]
+    assert again.cached_tokens == len(first) - 1
+    near_ties(model, second, answer(job))
+    near_ties(model, first, answer(again))
+
+
+def test_a_prompt_that_is_cached_whole_computes_one_token() -> None:
+    served = engine(block_size=1)
+    prompt = list(range(40))
+    first = served.generate([prompt], SamplingParams(max_tokens=5))[0]
+    before = served.computed_tokens
+    second = served.generate([prompt], SamplingParams(max_tokens=5))[0]
+    assert second.cached_tokens == 39
+    assert served.computed_tokens - before == 1 + 4
+    assert answer(first) == answer(second)
+
+
+def test_the_next_turn_finds_prompt_and_answer() -> None:
+    served = engine(block_size=1)
+    first = served.generate([list(range(30))], SamplingParams(max_tokens=8))[0]
+    second = served.generate([[*range(30), *answer(first), 7, 8, 9]], SamplingParams(max_tokens=1))[0]
+    assert second.cached_tokens == 30 + 7  # the last sampled token was never run
+
+
+def test_tenants_share_nothing() -> None:
+    served = engine()
+    prompt = list(range(40))
+    served.generate([prompt], scope=Scope(salt="a"))
+    assert served.generate([prompt], scope=Scope(salt="b"))[0].cached_tokens == 0
+    assert served.generate([prompt], scope=Scope(salt="a"))[0].cached_tokens == 36
+
+
+def test_what_is_not_to_be_stored_leaves_nothing() -> None:
+    served = engine()
+    job = served.submit(list(range(40)), store=False)
+    finish(served, [job])
+    assert served.cache.books().idle == 0
+
+
+# -- chunks and budget ----------------------------------------------------------------------------
+
+
+def test_a_step_runs_no_more_than_its_budget(seed: int) -> None:
+    served = engine(step_tokens=16)
+    given = prompts(np.random.default_rng(seed), 0, [50, 3, 70, 9])
+    jobs = [served.submit(prompt, SamplingParams(max_tokens=12)) for prompt in given]
+    while not all(job.finished for job in jobs):
+        before = served.computed_tokens
+        served.step()
+        assert served.computed_tokens - before <= 16
+
+
+def test_a_long_prompt_does_not_stop_those_who_decode(seed: int) -> None:
+    served = engine(step_tokens=16)
+    short, long = prompts(np.random.default_rng(seed), 0, [5, 160])
+    talking = served.submit(short, SamplingParams(max_tokens=30))
+    served.step()
+    served.submit(long, SamplingParams(max_tokens=1))
+    for _ in range(8):
+        assert [delta.job for delta in served.step()] == [talking]
+
+
+@pytest.mark.parametrize(("length", "hit", "passes"), [(9, 8, [1]), (8, 4, [3, 1])])
+def test_two_backs_off_do_not_add_up(length: int, hit: int, passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """B13: a recurrent model runs the last token alone; a full hit leaves a token; once, not twice."""
+    served = engine("lfm2")
+    prompt = list(range(1, length + 1))
+    for _ in range(2):  # the second run keeps the state where the hit ends
+        served.generate([prompt], SamplingParams(max_tokens=1))
+    ran: list[int] = []
+    run = served._runner.run
+
+    def noted(rows: Any, **options: Any) -> Any:
+        ran.append(len(rows[0].tokens))
+        return run(rows, **options)
+
+    monkeypatch.setattr(served._runner, "run", noted)
+    job = served.submit(prompt, SamplingParams(max_tokens=1))
+    served.step()
+    assert job.finished
+    assert job.cached_tokens == hit
+    assert ran == passes
+
+
+# -- pressure -------------------------------------------------------------------------------------
+
+
+def pressed(family: str, seed: int, **options: object) -> tuple[Engine, list[np.ndarray], list[Job]]:
+    """An engine whose blocks do not suffice for all that runs."""
+    given = prompts(np.random.default_rng(seed), 20, [6, 9, 3, 12, 7, 5])
+    served = engine(family, tokens=96, **options)
+    return served, given, [served.submit(prompt, SamplingParams(max_tokens=24)) for prompt in given]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "lfm2"])
+def test_preemption_and_eviction_change_no_token(family: str, seed: int) -> None:
+    """B62: identical text, each token emitted once."""
+    model = small_model(family)
+    served, given, jobs = pressed(family, seed)
+    deltas = finish(served, jobs)
+    assert served.cache.stats().preempted_requests > 0
+    assert served.cache.stats().evicted_blocks > 0
+    for prompt, job in zip(given, jobs, strict=True):
+        assert [delta.token for delta in deltas if delta.job is job] == answer(job)
+        near_ties(model, prompt, answer(job), 24)
+    assert all_given_back(served)
+
+
+def test_a_preemption_does_not_change_what_was_reported_as_cached(seed: int) -> None:
+    """B60: usage counts the first admission."""
+    served, _, jobs = pressed("llama", seed)
+    seen: dict[int, int | None] = {}
+    for _ in served.stream(jobs):
+        for job in jobs:
+            if job.cached_tokens is not None:
+                assert seen.setdefault(job.number, job.cached_tokens) == job.cached_tokens
+    stats = served.cache.stats()
+    assert stats.requests == len(jobs)
+    assert 0 <= stats.cached_tokens <= stats.prompt_tokens
+
+
+def test_preempted_before_the_first_token() -> None:
+    served = engine(step_tokens=8)
+    job = served.submit(list(range(30)), SamplingParams(max_tokens=6))
+    served.step()
+    (sequence,) = served._scheduler.running
+    served._scheduler.preempt(sequence)
+    deltas = finish(served, [job])
+    assert len(deltas) == 6
+    assert answer(job) == greedy(small_model("llama"), np.arange(30), 6)
+
+
+def test_preempted_twice() -> None:
+    served = engine()
+    job = served.submit(list(range(30)), SamplingParams(max_tokens=9))
+    for _ in range(2):
+        served.step()
+        served.step()
+        served._scheduler.preempt(served._scheduler.running[0])
+    finish(served, [job])
+    assert answer(job) == greedy(small_model("llama"), np.arange(30), 9)
+
+
+def test_blocks_that_nobody_gives_back_refuse_instead_of_hanging() -> None:
+    served = engine(tokens=64)
+    served.generate([list(range(60))], SamplingParams(max_tokens=1))
+    with served.cache.pin(list(range(60))):
+        job = served.submit(list(range(100, 140)), SamplingParams(max_tokens=4))
+        finish(served, [job])
+        assert job.completions[0].finish_reason == "refused"
+    again = served.submit(list(range(100, 140)), SamplingParams(max_tokens=4))
+    finish(served, [again])
+    assert again.completions[0].finish_reason == "length"
+
+
+# -- cancellation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+@pytest.mark.parametrize("steps", range(8))
+def test_cancel_at_any_point(family: str, steps: int, seed: int) -> None:
+    """Waiting, in the middle of a prompt, decoding, preempted: the others go on as if it had not been there."""
+    model = small_model(family)
+    served, given, jobs = pressed(family, seed, step_tokens=16)
+    for _ in range(steps * 3):
+        served.step()
+    victims = [job for job in jobs[::2] if not job.finished]
+    for job in victims:
+        served.cancel(job)
+    ends = [delta for delta in served.step() if delta.finish_reason == "cancelled"]
+    assert {delta.job for delta in ends} == set(victims)
+    finish(served, jobs)
+    for job in victims:
+        assert job.completions[0].finish_reason == "cancelled"
+        assert answer(job) == greedy(model, given[jobs.index(job)], len(answer(job)))
+    for prompt, job in zip(given, jobs, strict=True):
+        near_ties(model, prompt, answer(job))
+    assert served.idle
+    assert all_given_back(served)
+
+
+def test_a_stream_that_is_given_up_cancels_its_jobs() -> None:
+    served = engine()
+    job = served.submit(list(range(20)), SamplingParams(max_tokens=50))
+    for delta in served.stream([job]):
+        assert delta.token is not None
+        break
+    served.step()
+    assert job.finished
+    assert all_given_back(served)
+
+
+def test_a_model_that_raises_leaves_no_block_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = engine()
+    jobs = [served.submit(list(range(start, start + 20)), SamplingParams(max_tokens=9)) for start in (0, 40)]
+    served.step()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served._runner, "run", broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            served.step()
+    assert all(job.finished for job in jobs)
+    assert all_given_back(served)
+    assert served.generate([list(range(20))], SamplingParams(max_tokens=3))[0].finished
+
+
+# -- samples --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_samples_of_one_prompt_share_it(family: str) -> None:
+    served = engine(family)
+    prompt = list(range(42))
+    params = SamplingParams(max_tokens=8, n=3, temperature=1.5, seed=5)
+    job = served.generate([prompt], params)[0]
+    assert served.computed_tokens == 42 + 3 * 7
+    samples = [answer(job, index) for index in range(3)]
+    assert len({tuple(sample) for sample in samples}) == 3
+    assert [completion.index for completion in job.completions] == [0, 1, 2]
+    # The same as three prompts of their own: nothing of one sample gets into another.
+    alone = engine(family, max_running=1).generate([prompt], params)[0]
+    assert [answer(alone, index) for index in range(3)] == samples
+    assert all_given_back(served)
+
+
+def test_samples_under_pressure(seed: int) -> None:
+    prompt = np.random.default_rng(seed).integers(0, VOCABULARY, 42)
+    params = SamplingParams(max_tokens=24, n=4, temperature=1.0, seed=1)
+    served = engine(tokens=80)
+    job = served.generate([prompt], params)[0]
+    assert served.cache.stats().preempted_requests > 0
+    roomy = engine().generate([prompt], params)[0]
+    assert [answer(job, index) for index in range(4)] == [answer(roomy, index) for index in range(4)]
+    assert all_given_back(served)
+
+
+def test_a_seed_gives_the_same_tokens_whatever_else_runs(seed: int) -> None:
+    params = SamplingParams(max_tokens=12, temperature=0.9, top_p=0.9, top_k=40, seed=3)
+    prompt, *others = prompts(np.random.default_rng(seed), 10, [8, 9, 10, 11])
+    alone = answer(engine().generate([prompt], params)[0])
+    served = engine(step_tokens=16)
+    jobs = [served.submit(prompt, SamplingParams(max_tokens=20, temperature=1.0)) for prompt in others]
+    job = served.submit(prompt, params)
+    finish(served, [*jobs, job])
+    assert answer(job) == alone
+    assert answer(engine().generate([prompt], SamplingParams(max_tokens=12, temperature=0.9, seed=4))[0]) != alone
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_ends() -> None:
+    model = small_model("llama")
+    prompt = np.arange(25)
+    tokens = greedy(model, prompt, 10)
+    served = engine()
+    job = served.generate([prompt], SamplingParams(max_tokens=10, stop_token_ids=(tokens[4],)))[0]
+    at = tokens.index(tokens[4])
+    assert answer(job) == tokens[: at + 1]
+    assert job.completions[0].finish_reason == "stop"
+    assert served.generate([prompt], SamplingParams(max_tokens=3))[0].completions[0].finish_reason == "length"
+
+
+def test_log_probabilities(seed: int) -> None:
+    model = small_model("llama")
+    prompt = np.random.default_rng(seed).integers(0, VOCABULARY, 30)
+    served = engine()
+    job = served.generate([prompt], SamplingParams(max_tokens=4, logprobs=3))[0]
+    whole = logits_of(model, np.concatenate([prompt, answer(job)])).log_softmax(-1)
+    for offset, (token, given) in enumerate(zip(answer(job), job.completions[0].logprobs, strict=True)):
+        expected = whole[29 + offset]
+        assert given.token == token == int(expected.argmax())
+        assert given.value == pytest.approx(float(expected[token]), abs=1e-4)
+        assert [token for token, _ in given.top] == expected.topk(3).indices.tolist()
+
+
+def test_prompt_log_probabilities_do_not_read_the_cache() -> None:
+    """B10: cached positions have no logits, so all are computed, and the meters know nothing of it."""
+    model = small_model("llama")
+    served = engine(step_tokens=4)
+    prompt = list(range(1, 10))
+    served.generate([prompt], SamplingParams(max_tokens=1))
+    before, stats, books = served.computed_tokens, served.cache.stats(), served.cache.books()
+    job = served.generate([prompt], SamplingParams(max_tokens=1, prompt_logprobs=2))[0]
+    assert job.cached_tokens == 0
+    assert served.computed_tokens - before == 9
+    whole = logits_of(model, np.array(prompt)).log_softmax(-1)
+    assert job.prompt_logprobs[0] is None
+    for position, given in enumerate(job.prompt_logprobs[1:], 1):
+        assert given is not None
+        assert given.token == prompt[position]
+        assert given.value == pytest.approx(float(whole[position - 1, prompt[position]]), abs=1e-4)
+    assert served.cache.stats().queries == stats.queries
+    assert served.cache.books() == books
+    assert served.cache.probe(prompt).cached == 8
+
+
+# -- what cannot be run ---------------------------------------------------------------------------
+
+
+def test_bad_prompts_say_what_is_wrong() -> None:
+    served = engine(tokens=128)
+    with pytest.raises(TokenError, match="token 1 is 512: the model's vocabulary ends at 511"):
+        served.submit([3, 512])
+    with pytest.raises(TokenError, match=r"tokens\[0\] is -1"):
+        served.submit([-1])
+    with pytest.raises(TokenError, match="empty"):
+        served.submit([])
+    with pytest.raises(OptionError, match=r"120 prompt tokens and max_tokens=16 are 136: the KV memory holds 128"):
+        served.submit(list(range(120)))
+    with pytest.raises(OptionError, match="the model's context holds 1024"):
+        served.submit([1], SamplingParams(max_tokens=1024))
+    with pytest.raises(OptionError, match="no tokenizer"):
+        served.submit("text")
+    with pytest.raises(OptionError, match="needs the engine to have a tokenizer"):
+        served.submit([1], SamplingParams(stop=("x",)))
+    assert served.idle
+
+
+def test_bad_options_say_what_is_wrong() -> None:
+    model = small_model("llama")
+    with pytest.raises(OptionError, match="design is 'trie': expected one of radix"):
+        Engine(model, design="trie", memory=2**20)
+    with pytest.raises(OptionError, match="memory=100 holds no block: one of 16 tokens takes 16,384 bytes"):
+        Engine(model, memory=100)
+    with pytest.raises(OptionError, match="step_tokens is 0"):
+        Engine(model, memory=2**20, step_tokens=0)
+
+
+def test_the_memory_is_stated() -> None:
+    served = engine(tokens=2048)
+    assert served.statement == "KV memory: 0.00 GiB on cpu: 512 blocks of 4 tokens in float32"
+    assert "half of the free memory" in Engine(small_model("llama"), block_size=4096).statement
+
+
+def test_prompts_may_come_as_tensors() -> None:
+    served = engine()
+    job = served.generate([torch.arange(20)], SamplingParams(max_tokens=2))[0]
+    assert job.tokens.tolist() == list(range(20))

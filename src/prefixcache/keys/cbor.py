@@ -110,7 +110,7 @@ def extra_keys(scope: Scope, carried: Extras | None, first: bool, adapter: tuple
     if first and scope.salt is not None:
         keys.append(("cache_salt", scope.salt))
     keys += embeds
-    if first and scope.model:
+    if first and scope.model != "":
         keys.append(("model", scope.model))
     if first and scope.generation:
         keys.append(("generation", scope.generation))

@@ -25,6 +25,7 @@ from prefixcache.designs.hash_chain.leaf_ranks import LeafRanks
 from prefixcache.designs.hash_chain.release_runs import ReleaseRuns
 from prefixcache.designs.hash_chain.scheduling import Unseen
 from prefixcache.designs.hash_chain.search import SEARCHES
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError
 from prefixcache.keys.layouts import make_chain
 from prefixcache.keys.memo import ChainMemo
@@ -264,6 +265,11 @@ class HashChainDesign(Design):
     def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
         index = start // self.block_size
         return self._keys(prompt)[index : index + 1]
+
+    def outline(self) -> list[OutlineNode]:
+        index = self._index
+        copies = ((key, index.copies_of(key)) for key in index.oldest)  # a parent is stored before its children
+        return outline_of((k, index.parent[b[0]], b"", b, int(index.pins[list(b)].sum()), (k,)) for k, b in copies)
 
     # -- life of the index --------------------------------------------------------------------------
 

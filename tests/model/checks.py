@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from prefixcache import Stored
 from tests.model.prompts import Prompt, Unit
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class Checks:
             world.events_seen += world.cache.take_events()[2]
             return
         world.cache.check()
-        world.mirror.apply(*world.cache.take_events())
+        epoch, sequence, events = world.cache.take_events()
+        world.mirror.apply(epoch, sequence, events)
+        if any(isinstance(event, Stored) for event in events):
+            world.written.clear()
         if world.mirror.removed:
             world.lossless = False
         self._books()

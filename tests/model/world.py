@@ -15,7 +15,7 @@ from prefixcache import NoSpace, RequestError
 from prefixcache.scenario.oracle import KVOracle
 from tests.model.checks import Checks
 from tests.model.known import Operation, Sequence, Unsettled, told, writer_of
-from tests.model.mirror import Mirror
+from tests.model.mirror import Mirror, Prefix
 from tests.model.prompts import Prompt, Unit, scope_key
 from tests.model.reference import BlockReference, Refused
 from tests.model.setup import Clock, Setup
@@ -42,6 +42,7 @@ class World:
         self.failed = False
         self.lossless = True  # until the first eviction, reset or weight update
         self.stored_ever: set[tuple[int, tuple[str, str, str], tuple[Unit, ...]]] = set()
+        self.written: list[Prefix] = []  # what was computed since something was announced
         self.oracle = KVOracle(self.setup.block_size)
         self.mirror = Mirror(self.setup.block_size, self._resolve, self.setup.looks_ahead)
         self.events_seen: list[Any] = []
@@ -136,7 +137,7 @@ class World:
         request, length = sequence.request, len(sequence.prompt.tokens)
         allowed = {promised}
         if self.setup.partial:
-            allowed |= {promised - promised % self.setup.block_size, max(promised, told)}
+            allowed |= {promised - promised % self.setup.block_size, *range(promised, told + 1)}
         assert request.cached in allowed, f"cached {request.cached}, a probe just said {promised}"
         if self.reference is not None:
             assert request.cached == self.expected
@@ -237,6 +238,7 @@ class World:
         self._written(sequence, table, length)
         sequence.computed = length
         if sequence.store and sequence.generation == self.generation:
+            self.written.append((sequence.prompt.scope_key, self.generation, sequence.prompt.units[:length]))
             scope, units = sequence.prompt.scope_key, sequence.prompt.units
             self.stored_ever.update((self.generation, scope, units[:end]) for end in range(1, length + 1))
         if self.reference is not None:
@@ -371,20 +373,17 @@ class World:
         assert not self.mirror.entries
 
     def _resolve(self, scope: Any, before: tuple[Unit, ...], tokens: tuple[int, ...]) -> tuple[Unit, ...]:
-        """The units behind an event: of a request of this operation, within what it has computed."""
+        """The units behind an event: of a request of this operation, within what it has computed.
+
+        Where a step announces at its end what was computed in it, it may be of any request.
+        """
         end = len(before) + len(tokens)
-        if self.setup.delayed:  # of anybody since the last step
-            for generation, key, units in self.stored_ever:
-                if (generation, key, units[: len(before)]) == (scope.generation, scope_key(scope), before) and (
-                    tuple(unit[0] for unit in units[len(before) :]) == tokens
-                ):
-                    return units[len(before) :]
-        for sequence in self.subjects:
-            units = sequence.prompt.units
-            if (
-                end <= sequence.computed
-                and units[: len(before)] == before
-                and sequence.prompt.tokens[len(before) : end] == tokens
-            ):
-                return units[len(before) : end]
+        owner = (scope_key(scope), scope.generation)
+        written = [(s.prompt.scope_key, s.generation, s.prompt.units[: s.computed]) for s in self.subjects if s.store]
+        for key, generation, units in self.written if self.setup.delayed else written:
+            found = units[len(before) : end]
+            fits = units[: len(before)] == before and tuple(unit[0] for unit in found) == tokens
+            known = (*owner, units[:end]) in self.mirror.prefixes() and not self.setup.looks_ahead
+            if (key, generation) == owner and fits and not known:
+                return found
         raise AssertionError(f"{tokens} behind {len(before)} units stored, computed by no request of this call")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from prefixcache import __version__
+from prefixcache.replay.setups import plan
 from tests.cli.running import Command
 from tests.replay.writing import write
 
@@ -44,12 +45,12 @@ def test_the_demo_prints_one_table_and_what_to_do_next(command: Command) -> None
     outcome = command("compare")
     lines = outcome.out.splitlines()
     assert (outcome.status, outcome.err) == (0, "")
-    assert re.fullmatch(
-        r"built-in mixed traffic: 2,000 requests, [\d.]+ M tokens, seed 7, capacity 200k tokens, LRU; ceiling [\d.]+%",
-        lines[0],
-    )
+    what = r"built-in mixed traffic: 2,000 requests, [\d.]+ M tokens, seed 7, capacity 200k tokens, LRU"
+    assert re.fullmatch(what + r".*; ceiling [\d.]+%", lines[0])
     assert lines[1].split()[:3] == ["design", "block", "reused"]
-    assert [line.split()[:2] for line in lines[2:5]] == [["radix", "1"], ["hash_chain", "16"], ["hash_chain", "128"]]
+    planned = [[setup.design, str(setup.block_size)] for setup in plan([], [], [200_000])]
+    assert planned[:3] == [["radix", "1"], ["hash_chain", "16"], ["hash_chain", "128"]]
+    assert [line.split()[:2] for line in lines[2 : 2 + len(planned)]] == planned
     example = next(line for line in lines if line.startswith("Request "))
     numbers = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", example)]
     shared, reused, only, partial = numbers[1], numbers[2], numbers[-2], numbers[-1]
@@ -164,7 +165,8 @@ def test_one_table_for_each_trace(command: Command, tmp_path: Path) -> None:
     assert [(trace["trace"], trace["format"]) for trace in document["traces"]] == [
         *(("a", "token_ids"), ("b", "mooncake"))
     ]
-    assert [row["trace"] for row in document["rows"]] == ["a"] * 3 + ["b"] * 3
+    per_trace = len(plan([], [], [200_000]))
+    assert [row["trace"] for row in document["rows"]] == ["a"] * per_trace + ["b"] * per_trace
     assert "Next:" not in outcome.out
 
 

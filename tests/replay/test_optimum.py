@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,7 +103,6 @@ def test_blocks_take_whole_blocks_and_tails_without_an_id_take_nothing() -> None
     named = request(0, [1, 2], None, length=16 + 1)
     lru = PlainLru(trace([named], block_size=16), [31, 32])
     assert [lru.hits(named) for _ in range(2)] == [[0, 0], [16, 17]]
-    tail = request(0, [1, 2], None, length=16 + 1)
-    tail = type(tail)(**{name: getattr(tail, name) for name in tail.__slots__} | {"unnamed_tail": True})
-    lru = PlainLru(trace([tail], block_size=16), [16])
-    assert [lru.hits(tail) for _ in range(2)] == [[0], [16]]
+    tails = [replace(request(i, [i, 10 + i], None, length=16 + 1), unnamed_tail=True) for i in range(2)]
+    lru = PlainLru(trace(tails, block_size=16), [16, 32])
+    assert [lru.hits(tail) for tail in tails * 2] == [[0, 0], [0, 0], [0, 16], [0, 16]]

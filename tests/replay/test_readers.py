@@ -123,7 +123,14 @@ SESSION = {
     "hash_id_scope": "local",
     "requests": [
         *_calls((0.0, 130, [1, 2])),
-        {"t": 5.0, "type": "subagent", "requests": _calls((1.0, 64, [1]), (9.0, 70, [3]))},
+        {
+            "t": 5.0,
+            "type": "subagent",
+            "requests": [
+                *_calls((1.0, 64, [1])),
+                {"t": 4.0, "type": "subagent", "requests": _calls((5.0, 70, [3]))},
+            ],
+        },
         *_calls((6.5, 200, [1, 2, 4])),
     ],
 }

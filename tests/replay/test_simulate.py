@@ -142,6 +142,9 @@ def test_the_example_is_a_request_that_only_a_block_cost_something() -> None:
     assert (example.number, example.shared, example.best, example.worst) == (2, 2047, 1, 0)
     assert (example.best_hit, example.worst_hit) == (2047, 1920)
     assert compare(made, [Setup("radix", 1, None)]).example is None
+    again = compare(trace([request(i, [1], [40]) for i in range(2)]), setups[1:]).example
+    assert again is not None
+    assert (again.shared, again.best_hit, again.worst_hit) == (39, 39, 32)  # the last token is nobody's to reuse
 
 
 @pytest.mark.parametrize("kind", ["mixed", "chat", "agent", "rag"])

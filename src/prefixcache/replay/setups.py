@@ -48,7 +48,8 @@ class Setup:
         """Name of the policy that ranks what may go."""
         preset = PRESETS.get(self.design)
         own = DESIGNS[preset.design if preset is not None else self.design].default_eviction
-        return (preset.eviction if preset is not None else None) or own
+        policy = (preset.eviction if preset is not None else None) or own
+        return policy if isinstance(policy, str) else policy.name
 
     def build(self, *, bounded: bool = True) -> PrefixCache:
         """An empty cache. Raises `OptionError` for what does not exist or holds no block."""

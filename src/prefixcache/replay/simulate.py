@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter_ns
 
 import numpy as np
@@ -23,6 +23,15 @@ from prefixcache.replay.traces import Trace, TraceRequest
 from prefixcache.replay.traces.base import NOTHING, UInt32s
 
 _NS_PER_US = 1000.0
+# Options that decide what is evicted, or how it is found, but not what a cache that never evicts can find.
+# One that is not here is taken for a rule of the design, which costs a second replay and is never wrong.
+_HIDES_NOTHING = frozenset(
+    [
+        *("partial", "duplicates", "hash", "visibility", "search", "must_fit", "media", "tails", "lookahead_by"),
+        *("evict_unit", "evict_from", "recency", "refresh_on_split", "count_hits", "cut_at_prompt", "priorities"),
+        *("events", "event_buffer", "removals"),
+    ]
+)
 
 
 def compare(
@@ -135,11 +144,10 @@ class _Run:
         self.cache = setup.build()
         options = self.cache.options
         self.grain = 1 if options.partial != "off" else setup.block_size
-        self.has_rules = (
-            options.partial == "take"
-            or options.child_limit is not None
-            or not options.store_last
-            or options.lookahead != 0
+        self.has_rules = options.partial == "take" or any(
+            getattr(options, option.name) != option.default
+            for option in fields(options)
+            if option.name not in _HIDES_NOTHING
         )
         second = self.has_rules and setup.capacity_tokens is not None
         self.unbounded = setup.build(bounded=False) if second else None

@@ -18,6 +18,7 @@ LOSSES = {
 }
 REFERENCE_NAMES = {CEILING: "ceiling", PLAIN_LRU: "plain LRU"}
 HIDDEN_GRAIN = "*"
+_ACRONYMS = {"lru", "lfu", "fifo", "mru", "filo", "slru", "tlru"}
 
 
 def title(comparison: Comparison) -> str:
@@ -30,9 +31,7 @@ def title(comparison: Comparison) -> str:
     if len(capacities) == 1:
         only = capacities.pop()
         parts.append("unbounded capacity" if only is None else f"capacity {numbers.tokens(only)} tokens")
-    policies = {row.eviction for row in _designs(comparison)}
-    if len(policies) == 1 and None not in policies:
-        parts.append(str(policies.pop()).upper())
+    parts += dict.fromkeys(_policy(row) for row in _designs(comparison))
     ceiling = numbers.share(first.ideal_tokens, first.prompt_tokens)
     return f"{comparison.trace.name}: {', '.join(parts)}; ceiling {ceiling}"
 
@@ -63,6 +62,11 @@ def as_table(comparison: Comparison) -> Table:
 def hides_grain(row: Row, comparison: Comparison) -> bool:
     """Whether the row's blocks are finer than anything the trace can show."""
     return not row.is_reference and row.block_size < comparison.trace.block_size
+
+
+def _policy(row: Row) -> str:
+    name = row.eviction or ""
+    return name.upper() if name in _ACRONYMS else name
 
 
 def _block(row: Row, comparison: Comparison) -> str:

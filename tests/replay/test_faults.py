@@ -34,11 +34,13 @@ BAD_LINES: list[tuple[str, Any, str]] = [
     ("mooncake", GOOD["mooncake"] | {"hash_ids": [1]} | {"input_length": 1100}, "1 block ids for 1100 tokens"),
     ("mooncake", GOOD["mooncake"] | {"hash_ids": [1, 2, 3]}, "which make 2 blocks of 512"),
     ("mooncake", GOOD["mooncake"] | {"input_length": 0, "hash_ids": []}, "a prompt of 0 tokens"),
-    ("mooncake", GOOD["mooncake"] | {"output_length": -1}, "an output_length of -1"),
+    ("mooncake", GOOD["mooncake"] | {"output_length": -1}, "an output of -1 tokens"),
+    ("mooncake", GOOD["mooncake"] | {"output_length": 10**12}, "an output of 1000000000000 tokens; from 0 to 67108864"),
     ("bailian", GOOD["bailian"] | {"hash_ids": [1, 2, 3, 4]}, "4 block ids for 20 tokens"),
-    ("bailian", GOOD["bailian"] | {"output_length": -3}, "an output_length of -3"),
+    ("bailian", GOOD["bailian"] | {"output_length": -3}, "an output of -3 tokens"),
     ("bailian", GOOD["bailian"] | {"timestamp": None}, "at '$.timestamp'"),
-    ("claude_code", GOOD["claude_code"] | {"block_size": 32}, "a block_size of 32; 64 is needed"),
+    ("claude_code", GOOD["claude_code"] | {"block_size": 32}, "blocks of 32 tokens after blocks of 64"),
+    ("claude_code", GOOD["claude_code"] | {"block_size": 0}, "blocks of 0 tokens after"),
     ("claude_code", GOOD["claude_code"] | {"requests": [{"t": 0}]}, "missing required field 'type'"),
     (
         "claude_code",
@@ -51,7 +53,7 @@ BAD_LINES: list[tuple[str, Any, str]] = [
     ("token_ids", {"tokens": [1, True]}, "got 'bool' - at '$.tokens[1]'"),
     ("token_ids", {"tokens": [1], "input_ids": [1]}, "2 lists of prompt tokens"),
     ("token_ids", {"timestamp": 3}, "0 lists of prompt tokens"),
-    ("token_ids", {"tokens": [1], "output_length": -1}, "an output_length of -1"),
+    ("token_ids", {"tokens": [1], "output_length": -1}, "an output of -1 tokens"),
 ]
 
 
@@ -177,8 +179,11 @@ def test_ragpulse_needs_its_component_files(tmp_path: Path) -> None:
     for name, key in _COMPONENT_FILES.items():
         write(tmp_path / f"p_{name}.jsonl", [{key: 1, "token_length": 2}])
     assert read_trace(path).requests[0].length == 2
-    write(tmp_path / "p_2_passages.jsonl", [{"passage_id": 1, "token_length": 0}])
+    write(tmp_path / "p_2_passages.jsonl", [{"passage_id": 1}])
     with pytest.raises(TraceError, match=r"p_2_passages\.jsonl, line 1: no passage_id or no token_length"):
+        read_trace(path)
+    write(tmp_path / "p_2_passages.jsonl", [{"passage_id": 1, "token_length": 0}])
+    with pytest.raises(TraceError, match=r"p_2_passages\.jsonl, line 1: a component of 0 tokens"):
         read_trace(path)
 
 
@@ -187,9 +192,9 @@ def test_ragpulse_needs_its_component_files(tmp_path: Path) -> None:
     [
         (RAGPULSE | {"timestamp": "soon"}, "a timestamp of 'soon'"),
         (RAGPULSE | {"timestamp": "nan"}, "a timestamp of 'nan'"),
-        (RAGPULSE | {"output_length": -2}, "an output_length of -2"),
+        (RAGPULSE | {"output_length": -2}, "an output of -2 tokens"),
         (RAGPULSE | {"hash_ids": {"sys_prompt": [4]}}, "1_sys_prompt does not give its length"),
-        (RAGPULSE | {"hash_ids": {}}, "a prompt without components"),
+        (RAGPULSE | {"hash_ids": {}}, "a prompt of 0 tokens"),
     ],
 )
 def test_a_bad_ragpulse_line(tmp_path: Path, bad: Any, says: str) -> None:

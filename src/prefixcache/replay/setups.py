@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefixcache.cache import PRESETS, PrefixCache
-from prefixcache.designs import DESIGNS
+from prefixcache.designs import BASELINES, DESIGNS
 from prefixcache.errors import OptionError
 
 UNBOUNDED = "unbounded"
@@ -21,8 +21,11 @@ _USUAL_BLOCK_SIZES = {
     "hash_chain": (16, 128),
     "block_trie": (32,),
     "digest_chain": (32,),
+    "token_trie": (1,),
 }
 _OTHER_BLOCK_SIZES = (16,)
+
+_KNOWN = DESIGNS | BASELINES
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _TOKEN_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -47,7 +50,7 @@ class Setup:
     def eviction(self) -> str:
         """Name of the policy that ranks what may go."""
         preset = PRESETS.get(self.design)
-        own = DESIGNS[preset.design if preset is not None else self.design].default_eviction
+        own = _KNOWN[preset.design if preset is not None else self.design].default_eviction
         policy = (preset.eviction if preset is not None else None) or own
         return policy if isinstance(policy, str) else policy.name
 
@@ -64,9 +67,9 @@ class Setup:
         arguments: dict[str, Any] = {"block_size": self.block_size, "capacity": capacity, "events": False}
         if self.design in PRESETS:
             return PrefixCache.preset(self.design, **arguments)
-        if self.design in DESIGNS:
+        if self.design in _KNOWN:
             return PrefixCache(self.design, **arguments)
-        known = ", ".join([*DESIGNS, *PRESETS])
+        known = ", ".join([*_KNOWN, *PRESETS])
         raise OptionError(f"design is {self.design!r}: expected one of {known}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, block_pieces
+from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, block_pieces, wrong_length
 from prefixcache.replay.traces.lines import Lines
 
 _BLOCK_SIZE = 16
@@ -38,12 +38,10 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
     first_chat: dict[int, int] = {}
     requests = []
     for number, line in lines.decode(_Line, _EXPECTED):
-        if line.output_length < 0:
-            lines.fault(number, f"an output_length of {line.output_length}")
-            continue
         prompt = block_pieces(line.hash_ids, line.input_length, size, numbering)
-        if prompt.wrong:
-            lines.fault(number, prompt.wrong)
+        wrong = prompt.wrong or wrong_length("an output", line.output_length)
+        if wrong:
+            lines.fault(number, wrong)
             continue
         session = first_chat.get(line.parent_chat_id, line.chat_id)
         first_chat[line.chat_id] = session

@@ -20,6 +20,8 @@ from prefixcache.replay.traces.expand import MAX_PIECES, expand_blocks, expand_p
 from prefixcache.replay.traces.lines import Lines, TraceError
 
 UInt32s: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
+# Far beyond any context window: a length above it is a mistake, and would cost the memory of its tokens.
+MAX_TOKENS = 2**26
 NO_SCOPE = Scope()
 NOTHING: UInt32s = np.empty(0, dtype=np.uint32)
 
@@ -153,6 +155,13 @@ class BlockPieces:
     wrong: str = ""
 
 
+def wrong_length(what: str, tokens: int, least: int = 0) -> str:
+    """What is wrong with a length in tokens that a trace states; nothing for a sane one."""
+    if least <= tokens <= MAX_TOKENS:
+        return ""
+    return f"{what} of {tokens} tokens; from {least} to {MAX_TOKENS} are possible"
+
+
 def block_pieces(ids: list[int], length: int, block_size: int, numbering: Numbering) -> BlockPieces:
     """The pieces of a prompt of `length` tokens.
 
@@ -160,8 +169,9 @@ def block_pieces(ids: list[int], length: int, block_size: int, numbering: Number
     has none: then it is a piece of its own, which nothing repeats.
     """
     full, rest = divmod(length, block_size)
-    if length < 1:
-        return BlockPieces(wrong=f"a prompt of {length} tokens; at least 1 is needed")
+    wrong = wrong_length("a prompt", length, least=1)
+    if wrong:
+        return BlockPieces(wrong=wrong)
     if len(ids) == full + (rest > 0):
         return BlockPieces(numbering.of(ids))
     if len(ids) == full:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, block_pieces
+from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, block_pieces, wrong_length
 from prefixcache.replay.traces.lines import Lines
 
 _EXPECTED = (
@@ -54,9 +54,11 @@ class SessionReader:
     def read(self, lines: Lines) -> None:
         """Read all sessions of a file."""
         for number, session in lines.decode(_Session, _EXPECTED):
-            if session.block_size < 1 or self._block_size not in (0, session.block_size):
-                wanted = self._block_size or "at least 1"
-                lines.fault(number, f"a block_size of {session.block_size}; {wanted} is needed")
+            wrong = wrong_length("a block", session.block_size, least=1)
+            if self._block_size not in (0, session.block_size):
+                wrong = f"blocks of {session.block_size} tokens after blocks of {self._block_size}"
+            if wrong:
+                lines.fault(number, wrong)
                 continue
             self._block_size = session.block_size
             if session.hash_id_scope == "local":
@@ -70,7 +72,7 @@ class SessionReader:
 
     def _add(self, session: _Session, time: float, call: _Call, lines: Lines, number: int) -> None:
         prompt = block_pieces(call.hash_ids, call.length, session.block_size, self._numbering)
-        wrong = prompt.wrong or (f"an 'out' of {call.output_length}" if call.output_length < 0 else "")
+        wrong = prompt.wrong or wrong_length("an output", call.output_length)
         if wrong:
             lines.fault(number, f"session {session.id}, request at t={call.t}: {wrong}")
             return

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, UInt32s, block_pieces
+from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, UInt32s, block_pieces, wrong_length
 from prefixcache.replay.traces.lines import Lines
 
 _BLOCK_SIZE = 512
@@ -62,12 +62,10 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
 
 def _turns(lines: Lines, size: int, numbering: Numbering) -> Iterator[_Turn]:
     for number, line in lines.decode(_Line, _EXPECTED):
-        if line.output_length < 0:
-            lines.fault(number, f"an output_length of {line.output_length}")
-            continue
         prompt = block_pieces(line.hash_ids, line.input_length, size, numbering)
-        if prompt.wrong:
-            lines.fault(number, prompt.wrong)
+        wrong = prompt.wrong or wrong_length("an output", line.output_length)
+        if wrong:
+            lines.fault(number, wrong)
             continue
         request = TraceRequest(
             timestamp=(line.timestamp or 0.0) / _MS,

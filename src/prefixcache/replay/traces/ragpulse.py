@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest
+from prefixcache.replay.traces.base import NOTHING, Format, Numbering, TraceRequest, wrong_length
 from prefixcache.replay.traces.lines import Lines, TraceError, opened
 
 _EXPECTED = (
@@ -98,12 +98,11 @@ def _read(lines: Lines, block_size: int | None) -> tuple[list[TraceRequest], int
 def _wrong(line: _Line, ids: list[tuple[str, int]], lengths: dict[str, dict[int, int]]) -> str:
     if not _is_number(line.timestamp):
         return f"a timestamp of {line.timestamp!r}"
-    if line.output_length < 0:
-        return f"an output_length of {line.output_length}"
     for component, i in ids:
         if i not in lengths[component]:
             return f"{component} has the id {i}; {_COMPONENTS[component][0]} does not give its length"
-    return "" if ids else "a prompt without components"
+    prompt = sum(lengths[component][i] for component, i in ids)
+    return wrong_length("a prompt", prompt, least=1) or wrong_length("an output", line.output_length)
 
 
 def _is_number(value: float | str) -> bool:
@@ -120,8 +119,11 @@ def _lengths(path: Path, stem: str, key: str) -> dict[int, int]:
     with opened(beside) as (stream, _):
         lines = Lines(stream, beside)
         for number, line in lines.decode(dict[str, int], _LENGTH_EXPECTED):
-            if key not in line or line.get("token_length", 0) < 1:
-                lines.fault(number, f"no {key} or no token_length from 1 on")
+            if key not in line or "token_length" not in line:
+                lines.fault(number, f"no {key} or no token_length")
+            wrong = wrong_length("a component", line["token_length"], least=1)
+            if wrong:
+                lines.fault(number, wrong)
             found[line[key]] = line["token_length"]
     return found
 

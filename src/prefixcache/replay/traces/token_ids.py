@@ -17,7 +17,7 @@ import numpy as np
 
 from prefixcache.errors import TokenError
 from prefixcache.keys import Scope, as_tokens
-from prefixcache.replay.traces.base import NO_SCOPE, NOTHING, Format, TraceRequest, UInt32s
+from prefixcache.replay.traces.base import NO_SCOPE, NOTHING, Format, TraceRequest, UInt32s, wrong_length
 from prefixcache.replay.traces.expand import expand_blocks
 from prefixcache.replay.traces.lines import Lines
 
@@ -93,8 +93,9 @@ def _output(line: _Line, number: int) -> UInt32s:
     given = line.output_tokens if line.output_tokens is not None else line.output_token_ids
     if given is not None:
         return np.frombuffer(as_tokens(given), dtype="<u4").astype(np.uint32, copy=False)
-    if line.output_length < 0:
-        raise ValueError(f"an output_length of {line.output_length}")
+    wrong = wrong_length("an output", line.output_length)
+    if wrong:
+        raise ValueError(wrong)
     if line.output_length == 0:
         return NOTHING
     return expand_blocks(np.array([number], dtype=np.uint32), line.output_length, line.output_length)

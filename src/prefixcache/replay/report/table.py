@@ -18,7 +18,8 @@ LOSSES = {
 }
 REFERENCE_NAMES = {CEILING: "ceiling", PLAIN_LRU: "plain LRU"}
 HIDDEN_GRAIN = "*"
-_ACRONYMS = {"lru", "lfu", "fifo", "mru", "filo", "slru", "tlru"}
+# A replay gives no request a priority, and among equal priorities the least recently used goes first.
+_POLICIES = {"lru": "LRU", "priority": "LRU"}
 
 
 def title(comparison: Comparison) -> str:
@@ -31,7 +32,9 @@ def title(comparison: Comparison) -> str:
     if len(capacities) == 1:
         only = capacities.pop()
         parts.append("unbounded capacity" if only is None else f"capacity {numbers.tokens(only)} tokens")
-    parts += dict.fromkeys(_policy(row) for row in _designs(comparison))
+    policies = {_POLICIES.get(str(row.eviction), str(row.eviction)) for row in _designs(comparison)}
+    if len(policies) == 1:
+        parts += policies
     ceiling = numbers.share(first.ideal_tokens, first.prompt_tokens)
     return f"{comparison.trace.name}: {', '.join(parts)}; ceiling {ceiling}"
 
@@ -62,11 +65,6 @@ def as_table(comparison: Comparison) -> Table:
 def hides_grain(row: Row, comparison: Comparison) -> bool:
     """Whether the row's blocks are finer than anything the trace can show."""
     return not row.is_reference and row.block_size < comparison.trace.block_size
-
-
-def _policy(row: Row) -> str:
-    name = row.eviction or ""
-    return name.upper() if name in _ACRONYMS else name
 
 
 def _block(row: Row, comparison: Comparison) -> str:

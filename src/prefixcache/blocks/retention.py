@@ -36,17 +36,20 @@ class Retention:
                 return priority, ttl
         return None, None
 
-    def spans(self, start: int, end: int, step: int, prompt_length: int) -> list[tuple[int, int]]:
-        """(end, priority) of the runs of equal priority among blocks of `step` tokens in [start, end). O(ranges)."""
+    def spans(self, start: int, end: int, step: int, prompt_length: int) -> list[tuple[int, int, float | None]]:
+        """(end, priority, ttl) of the runs that have both in common, among blocks of `step` tokens in [start, end).
+
+        O(ranges).
+        """
         edges = {-(-edge // step) * step for edge in self.edges(prompt_length)}
         stops = [*sorted(edge for edge in edges if start < edge < end), end]
-        spans: list[tuple[int, int]] = []
+        spans: list[tuple[int, int, float | None]] = []
         for begin, stop in zip([start, *stops], stops, strict=False):
-            priority, _ = self.at(begin, prompt_length)
+            priority, ttl = self.at(begin, prompt_length)
             priority = DEFAULT_PRIORITY if priority is None else priority
-            if spans and spans[-1][1] == priority:
+            if spans and spans[-1][1:] == (priority, ttl):
                 spans.pop()
-            spans.append((stop, priority))
+            spans.append((stop, priority, ttl))
         return spans if start < end else []
 
     def edges(self, prompt_length: int) -> set[int]:

@@ -268,7 +268,6 @@ class Admission:
         holding.store = ask.store and not ask.asked.why_not and plan.reason != "old generation"
         holding.retention = ask.retention
         holding.step = design.step
-        self.core.know(holding.prompt)
         design.claim(holding, plan.match)
         if plan.partial is not None:
             design.claim_source(holding, plan.partial)

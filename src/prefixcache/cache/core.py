@@ -12,15 +12,11 @@ from prefixcache.blocks.pool import BlockPool
 from prefixcache.cache.books import Books, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.removals import Removals
-from prefixcache.designs import DESIGNS, Design, Options, Prompt, read_options
+from prefixcache.designs import DESIGNS, Design, Options, read_options
 from prefixcache.errors import InvariantError, OptionError, whole_number
-from prefixcache.keys.scope import Scope
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Pin, Request
-
-
-_KNOWN_SCOPES = 1024
 
 
 @dataclass
@@ -39,14 +35,6 @@ class Core:
     quarantine: set[Request] = field(default_factory=set)  # closed, with blocks not yet settled
     counters: Counters = field(default_factory=Counters)
     next_request: int = 0
-    # Recently used scopes by their encoding, with whether extra ids are part of it: for `explain`.
-    scopes: dict[bytes, tuple[Scope, bool]] = field(default_factory=dict)
-
-    def know(self, prompt: Prompt) -> None:
-        """Remember the scope of a prompt; of too many, the half that was known first is forgotten."""
-        self.scopes[prompt.root] = prompt.scope, prompt.extras is not None and bool(prompt.extras.ids)
-        if len(self.scopes) > _KNOWN_SCOPES:
-            self.scopes = dict(list(self.scopes.items())[_KNOWN_SCOPES // 2 :])
 
     def read_stats(self) -> Stats:
         """The counters now."""

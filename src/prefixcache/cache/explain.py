@@ -16,6 +16,7 @@ from prefixcache.cache.admission import Admission, Ask, Plan
 from prefixcache.cache.prompts import Asked
 from prefixcache.designs import Match, Prompt
 from prefixcache.keys.extras import ID_BYTES, Extras, common_extras
+from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, common_tokens
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Explainer:
     def explain(self, asked: Asked, tenant: bool) -> Explanation:
         """The explanation for one prompt; with `tenant` nothing beyond its own scope shows in it.
 
-        O(lookup) for most reasons; a scan of the live requests and, for operators, of the known scopes before
+        O(lookup) for most reasons; a scan of the live requests and, for operators, of the scopes in the index before
         it says that nothing is known.
         """
         if not asked.length:
@@ -140,16 +141,17 @@ class Explainer:
     def _other_scopes(self, asked: Asked, plan: Plan) -> Iterator[Explanation]:
         """The scope that has most of the prompt, if it has more than the prompt's own."""
         prompt, best, longest = asked.prompt, None, plan.cached
-        for root, known in self._core.scopes.items():
+        for root in list(self._core.design.scopes()):
             if root == prompt.root:
                 continue
-            extras = _with_ids(prompt.extras, known[1], asked.length)
-            agreeing = self._core.design.agreeing(Prompt(prompt.tokens, root, known[0], extras), asked.length)
+            scope, uses_ids = Scope.decode(root)
+            extras = _with_ids(prompt.extras, uses_ids, asked.length)
+            agreeing = self._core.design.agreeing(Prompt(prompt.tokens, root, scope, extras), asked.length)
             if agreeing > longest:
-                best, longest = known, agreeing
+                best, longest = root, agreeing
         if best is None:
             return
-        scope, uses_ids = best
+        scope, uses_ids = Scope.decode(best)
         differs = [field for field in _SCOPE_FIELDS if getattr(scope, field) != getattr(prompt.scope, field)]
         named = [f"{field} {getattr(scope, field)!r}" for field in differs]
         if uses_ids != _uses_ids(prompt.extras):

@@ -125,7 +125,7 @@ class PrefixCache:
 
         A tool for operators: it may name other scopes and what is in them. With `tenant` the answer is made of
         the prompt's own scope alone, and what is unknown there is "not found". Changes nothing. Costs a few
-        lookups, a look at each live request and, for operators, one lookup per recently used scope.
+        lookups, a look at each live request and, for operators, one lookup per scope in the index.
         """
         asked = self._asked(tokens, scope, media, extra_ids)
         with self._core.lock:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -292,6 +292,10 @@ class Design(ABC):
         """
         match = self.match(prompt, limit)
         return match.tokens + (match.partial.tokens if match.partial is not None else 0)
+
+    def scopes(self) -> Iterable[bytes]:
+        """The encoded scopes under which something may be stored."""
+        return ()
 
     def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
         """The keys under which events may have named the block that begins at token `start`, likeliest first.

@@ -179,6 +179,9 @@ class NaiveDesign(Design):
 
     # -- for explanations ---------------------------------------------------------------------------
 
+    def scopes(self) -> set[bytes]:
+        return {scope for scope, _, _ in self._entries}
+
     def keys_at(self, prompt: Prompt, start: int) -> list[bytes]:
         blocks = start // self.block_size + 1
         if blocks * self.block_size * TOKEN_BYTES > len(prompt.tokens):

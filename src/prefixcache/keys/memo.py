@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from prefixcache.keys.chain import ChainHash
@@ -52,6 +52,11 @@ class ChainMemo:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def scopes(self) -> Iterable[bytes]:
+        """Encoded scopes that were asked for, the most recent ones at least."""
+        return self._roots
 
     def root(self, scope: bytes) -> bytes:
         """What the first block of an encoded scope continues from."""

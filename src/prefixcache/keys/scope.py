@@ -51,6 +51,29 @@ class Scope:
         fields = (self.model, own, self.adapter, self.salt, int(uses_extra_ids))
         return b"".join(encode_field(value) for value in fields)
 
+    @staticmethod
+    def decode(encoded: bytes) -> tuple[Scope, bool]:
+        """The scope that `encode` made these bytes from, and whether extra ids are used. O(bytes)."""
+        model, generation, adapter, salt, uses_extra_ids = _decode_fields(encoded)
+        assert isinstance(generation, int)
+        return Scope(model, generation, adapter, salt), bool(uses_extra_ids)
+
+
+def _decode_fields(encoded: bytes) -> list[Name | None]:
+    values: list[Name | None] = []
+    at = 0
+    while at < len(encoded):
+        kind, length = encoded[at : at + 1], int.from_bytes(encoded[at + 1 : at + 9], "little")
+        data = encoded[at + 9 : at + 9 + length]
+        at += 9 + length
+        if kind == b"n":
+            values.append(None)
+        elif kind == b"s":
+            values.append(data.decode("utf-8", "surrogatepass"))
+        else:
+            values.append(data if kind == b"b" else int.from_bytes(data, "little", signed=True))
+    return values
+
 
 def encode_field(value: Name | None) -> bytes:
     """One value as type byte, 8-byte little-endian length, bytes."""

@@ -101,6 +101,10 @@ class Pair:
         if self.live:
             request, sequence = self.rng.choice(self.live)
             self.copy(request, sequence)
+            table = set(request.block_table.tolist())
+            for other in self.live:
+                if any(copy.source in table for copy in other[0].copies):
+                    self.copy(*other)  # contract: nothing is computed where a copy is still to be made
             n = self.rng.randint(sequence.computed, len(sequence.tokens))
             request.computed(n)
             self.model.computed(sequence, n)
@@ -277,14 +281,11 @@ def victims_are_dropped_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_copy_is_no_use_of_its_source(patch: pytest.MonkeyPatch) -> None:
-    unpin = DigestChainDesign._unpin
-
     def drop(self: Any, handle: Any) -> None:
-        node = handle.node
-        before = node.last_access
-        unpin(self, node, None)
-        node.last_access = before
-        self._idle.rerank(node)
+        before = handle.node.last_access
+        self.pool.give(self._uses.unpin(handle.node))
+        handle.node.last_access = before
+        self._uses.items.rerank(handle.node)
 
     patch.setattr(DigestChainDesign, "drop", drop)
 

@@ -12,7 +12,7 @@ leaf is taken over and extended in place. The last, partial block of a request i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -584,6 +584,9 @@ class BlockTrieDesign(Design):
         tokens, extras = self._cut(prompt, at, min(at + self.block_size, limit))
         places = [(inside, common)] if inside is not None else [(child, 0) for child in run.children.values()]
         return at + max((child.common(skip, tokens, extras) for child, skip in places), default=0)
+
+    def scopes(self) -> Iterable[bytes]:
+        return self._trie.roots
 
     def keys_at(self, prompt: Prompt, start: int) -> list[bytes]:
         root = self._chain.root(prompt.root)

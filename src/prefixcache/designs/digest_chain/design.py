@@ -12,14 +12,14 @@ copied before the request writes. The last, partial block of a request is stored
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
-from prefixcache.blocks.eviction import Facts, IdleItems, idle_items
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.digest_chain.node import Node, Place
 from prefixcache.designs.digest_chain.tree import DigestTree
-from prefixcache.errors import InvariantError
+from prefixcache.designs.digest_chain.uses import Uses
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.tokens import TOKEN_BYTES
@@ -27,6 +27,8 @@ from prefixcache.keys.tokens import TOKEN_BYTES
 # A leaf that only its writer uses grows in place instead of getting a child per decoded block; beyond this
 # many tokens a new leaf is begun, so that growing costs no more than copying this much.
 _GROW_LIMIT = 2048
+
+Terms: TypeAlias = tuple[int, float | None]  # priority and time to live
 
 
 class DigestChainDesign(Design):
@@ -56,10 +58,10 @@ class DigestChainDesign(Design):
         self._partial = self.options.partial != "off" and self.block_size > 1
         self._tree = DigestTree(self._chain, self._partial)
         self._prunes = self.options.evict_unit == "node"
-        self._replaced: set[Node] = set()  # partial blocks out of the tree that somebody still copies from
-        self._idle_blocks = 0
-        self._idle = self._new_queue()
-        self._tick = 0
+        self._uses = self._new_uses()
+
+    def _new_uses(self) -> Uses:
+        return Uses(self._tree, self.eviction, self._prunes, self.clock)
 
     # -- lookup -----------------------------------------------------------------------------------
 
@@ -110,16 +112,15 @@ class DigestChainDesign(Design):
             return
         node, inside, common = match.anchor
         if inside is not None:
-            node = self._split(inside, common)
-        self._pin(node, None)
+            node = self._uses.split(inside, common)
+        self._uses.pin(node)
         holding.anchor = node
         holding.held = len(match.blocks)
         holding.table.extend(match.blocks)
 
     def take(self, holding: Holding, partial: Partial) -> None:
         node: Node = partial.handle.node
-        holding.table.append(node.blocks[-1])
-        self._cut_off(node, len(node.blocks) - 1)
+        holding.table.extend(self._cut_off(node, len(node.blocks) - 1))
 
     def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
         """See the base. The range [held, length) is walked from the anchor:
@@ -130,7 +131,7 @@ class DigestChainDesign(Design):
         """
         size = self.block_size
         start, end = holding.held * size, length - length % size
-        self._tick += 1
+        self._uses.begin()
         moves = self._store(holding, start, end) if end > start else []
         if tail and self._partial and max(start, end) < length:
             self._append_tail(holding, length)
@@ -146,14 +147,14 @@ class DigestChainDesign(Design):
         present = start
         path, inside, common = self._tree.walk(node, prompt.tokens, prompt.extras, start, end)
         if inside is not None:
-            path.append(self._split(inside, common))
+            path.append(self._uses.split(inside, common))
         if path:
             for found in path:
                 present = self._move_onto(holding, found, present // size, moves)
             node = path[-1]
-            self._pin(node, old)
-        for stop, priority in holding.retention.spans(present, end, size, holding.prompt_length):
-            node = self._append(holding, node, present, stop, priority)
+            self._uses.pin(node, old)
+        for stop, priority, ttl in holding.retention.spans(present, end, size, holding.prompt_length):
+            node = self._append(holding, node, present, stop, (priority, ttl))
             present = stop
         holding.anchor = node
         holding.held = end // size
@@ -167,29 +168,29 @@ class DigestChainDesign(Design):
         self.pool.give(own)
         return (index + len(own)) * self.block_size
 
-    def _append(self, holding: Holding, node: Node, start: int, end: int, priority: int) -> Node:
+    def _append(self, holding: Holding, node: Node, start: int, end: int, terms: Terms) -> Node:
         """Store the prompt's blocks in [start, end) behind `node`, pinned by the holding; their node."""
         size, prompt = self.block_size, holding.prompt
         text, extras = self._tree.cut(prompt.tokens, prompt.extras, start, end)
         blocks = holding.table[start // size : end // size]
         parent_key = node.last_digest if node.parent is not None else None
         new = self._chain.blocks(node.last_digest, text, 0, len(blocks), extras)
-        if self._grows(holding, node, extras, priority):
+        if self._grows(holding, node, extras, terms):
             node.tokens += text
             node.digests += b"".join(new)
             node.blocks.extend(blocks)
             node.end = end
         else:
             self._replace_tail(node, *self._tree.cut(text, extras, 0, size))
-            node = Node(node, text, b"".join(new), blocks, extras, end, priority, self._tick)
+            node = Node(node, text, b"".join(new), blocks, extras, end, terms, self._uses.tick)
             node.pins = 1
             self._tree.attach(node)
-        node.last_access = self._tick
+        node.last_access = self._uses.tick
         if self.events is not None:
             self.events.stored(new, parent_key, text, prompt.scope)
         return node
 
-    def _grows(self, holding: Holding, node: Node, extras: Extras | None, priority: int) -> bool:
+    def _grows(self, holding: Holding, node: Node, extras: Extras | None, terms: Terms) -> bool:
         """Whether the writer's own leaf takes the next blocks in place."""
         return (
             node is holding.anchor
@@ -198,7 +199,7 @@ class DigestChainDesign(Design):
             and not node.children
             and extras is None
             and node.extras is None
-            and node.priority == priority
+            and (node.priority, node.ttl) == terms
             and len(node.tokens) < _GROW_LIMIT * TOKEN_BYTES
         )
 
@@ -213,8 +214,8 @@ class DigestChainDesign(Design):
         self._replace_tail(node, text, extras)
         key = self._chain.block(node.last_digest, text, extras)
         block = holding.table[holding.held : holding.held + 1]
-        ((_, priority),) = holding.retention.spans(start, length, self.block_size, holding.prompt_length)
-        tail = Node(node, text, key, block, extras, length, priority, self._tick)
+        ((_, priority, ttl),) = holding.retention.spans(start, length, self.block_size, holding.prompt_length)
+        tail = Node(node, text, key, block, extras, length, (priority, ttl), self._uses.tick)
         tail.pins = 1
         self._tree.attach(tail)
         holding.anchor = tail
@@ -237,35 +238,28 @@ class DigestChainDesign(Design):
         tail = found[0]
         if self.events is not None:
             self.events.removed((tail.last_digest,))
-        if tail.pins:
-            self._replaced.add(tail)
-        else:
-            self._idle.discard(tail)
-            self._idle_blocks -= 1
-            self.pool.give(tail.blocks)
-        # The root must not go for the moment between the old child and the new one.
-        self._tree.detach(tail, keep_root=True)
+        self.pool.give(self._uses.replace(tail))
 
     def cut(self, holding: Holding, blocks: int) -> None:
         if blocks >= holding.held:
             return
-        self._tick += 1
+        self._uses.begin()
         node = self._boundary(holding.anchor, blocks * self.block_size)
-        self._unpin(holding.anchor, node)
+        self.pool.give(self._uses.unpin(holding.anchor, node))
         holding.anchor = node if node.parent is not None else None
         holding.held = blocks
 
     def release(self, holding: Holding) -> None:
-        self._tick += 1
+        self._uses.begin()
         if holding.anchor is not None:
-            self._unpin(holding.anchor, None)
+            self.pool.give(self._uses.unpin(holding.anchor))
         holding.anchor, holding.held = None, 0
 
     def share(self, holding: Holding, other: Holding, blocks: int) -> None:
         if not blocks:
             return
         node = self._boundary(holding.anchor, blocks * self.block_size)
-        self._pin(node, None)
+        self._uses.pin(node)
         other.anchor, other.held = node, blocks
         other.table.extend(holding.table[:blocks])
 
@@ -274,11 +268,11 @@ class DigestChainDesign(Design):
 
     def hold(self, handle: Place) -> None:
         handle.node = self._boundary(handle.node, handle.end)
-        self._pin(handle.node, None)
+        self._uses.pin(handle.node)
 
     def drop(self, handle: Place) -> None:
-        self._tick += 1
-        self._unpin(handle.node, None)
+        self._uses.begin()
+        self.pool.give(self._uses.unpin(handle.node))
 
     def _boundary(self, node: Node, end: int) -> Node:
         """The ancestor of `node` (or itself) that ends at `end`, split off when it lies inside one."""
@@ -286,69 +280,21 @@ class DigestChainDesign(Design):
             node = node.parent
         if node.end > end:
             assert node.parent is not None
-            node = self._split(node, end - node.parent.end)
+            node = self._uses.split(node, end - node.parent.end)
         return node
-
-    def _split(self, child: Node, at: int) -> Node:
-        """Cut `child` behind its first `at` tokens; returns the new upper node. Books and events do not change.
-
-        The cut is no use of the lower part: its recency stays, and the upper part is as old as before.
-        """
-        upper = self._tree.split(child, at)
-        if child in self._idle.stale:
-            self._idle.stale.add(upper)
-        if not upper.pins and self._idle.takes_all:
-            self._idle.add(upper)
-        return upper
-
-    def _pin(self, node: Node, until: Node | None) -> None:
-        """One more user of every node from `node` up to (without) `until`, or to the root."""
-        while node is not until and node.parent is not None:
-            if not node.pins:
-                self._idle_blocks -= len(node.blocks)
-                self._idle.discard(node)
-            node.pins += 1
-            node = node.parent
-
-    def _unpin(self, node: Node, until: Node | None) -> None:
-        """One user less, tail first; what nobody uses any more becomes idle."""
-        tick, takes_all = self._tick, self._idle.takes_all
-        while node is not until and node.parent is not None:
-            if node.pins <= 0:
-                raise InvariantError(f"{node!r} is unpinned more often than pinned")
-            node.pins -= 1
-            node.last_access = tick
-            if not node.pins:
-                if node in self._replaced:
-                    self._replaced.discard(node)
-                    self.pool.give(node.blocks)
-                else:
-                    self._idle_blocks += len(node.blocks)
-                    if takes_all or not node.children:
-                        self._idle.add(node)
-            node = node.parent
 
     # -- room -------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> int:
-        return self._idle_blocks
-
-    def _new_queue(self) -> IdleItems[Node]:
-        return idle_items(self.eviction, self, interior=self._prunes)
-
-    def facts(self, item: Node) -> Facts:
-        """What an eviction policy may know of a node."""
-        length = len(item.tokens) // TOKEN_BYTES
-        return Facts(item.last_access, item.created, 0, item.priority, item.end, length, item.end)
+        return self._uses.idle
 
     def _evict(self, blocks: int) -> int:
         if self._prunes:
             return self._evict_subtrees(blocks)
         gone = 0
-        while gone < blocks and self._idle:
-            node = self._idle.peek()
-            gone += self._drop_blocks(node, max(len(node.blocks) - (blocks - gone), 0))
+        while gone < blocks and self._uses.items:
+            gone += self._drop_blocks(*self._uses.next_leaf(blocks - gone))
         return gone
 
     def _evict_subtrees(self, blocks: int) -> int:
@@ -356,17 +302,8 @@ class DigestChainDesign(Design):
 
         As in the original: what only hangs on a victim does not count, so more may go.
         """
-        victims: list[tuple[Node, int]] = []
-        while blocks > 0 and self._idle:
-            node = self._idle.peek()
-            keep = max(len(node.blocks) - blocks, 0)
-            blocks -= len(node.blocks) - keep
-            victims.append((node, keep))
-            if keep:
-                break
-            self._idle.pop()
         gone = 0
-        for node, keep in victims:
+        for node, keep in list(self._uses.next_anywhere(blocks)):
             if node.parent is None:
                 continue  # it hung on an earlier victim
             for lower in reversed(list(self._tree.below(node))):
@@ -375,75 +312,54 @@ class DigestChainDesign(Design):
         return gone
 
     def _drop_blocks(self, node: Node, keep: int) -> int:
-        """Give the blocks of an idle node without children behind its first `keep` to the pool; how many."""
-        blocks = node.blocks[keep:]
-        self._cut_off(node, keep)
-        self.pool.give(blocks)
-        return len(blocks)
+        """Give all but the first `keep` blocks of an unused node without children to the pool; how many."""
+        gone = self._cut_off(node, keep)
+        self.pool.give(gone)
+        return len(gone)
 
-    def _cut_off(self, node: Node, keep: int) -> None:
-        """Take all but the first `keep` blocks of an idle node without children out of the tree."""
-        if self.events is not None and node not in self._idle.stale:
+    def _cut_off(self, node: Node, keep: int) -> list[int]:
+        """Take all but the first `keep` blocks of an unused node without children out of the tree."""
+        if self.events is not None and node not in self._uses.items.stale:
             self.events.removed(node.keys(keep))
-        self._idle_blocks -= len(node.blocks) - keep
-        if keep:
-            self._tree.shorten(node, keep)
-            self._idle.rerank(node)
-            return
-        self._idle.discard(node)
-        self._idle.forget(node)
-        parent = self._tree.detach(node)
-        node.parent = None
-        if not parent.children and parent.parent is not None and not parent.pins and not self._idle.takes_all:
-            self._idle.add(parent)
+        return self._uses.cut_off(node, keep)
 
     # -- for explanations ---------------------------------------------------------------------------
 
     def agreeing(self, prompt: Prompt, limit: int) -> int:
         return self._tree.agreeing(prompt.root, prompt.tokens, prompt.extras, limit)
 
+    def scopes(self) -> Iterable[bytes]:
+        return self._tree.roots
+
     def keys_at(self, prompt: Prompt, start: int) -> list[bytes]:
         return self._tree.keys_at(prompt.root, prompt.tokens, prompt.extras, start)
 
+    def outline(self) -> list[OutlineNode]:
+        return outline_of((n, n.parent, n.tokens, n.blocks, n.pins, n.keys()) for n in self._tree.nodes())
+
     # -- life of the index --------------------------------------------------------------------------
 
+    def expire(self) -> None:
+        self._uses.expire()
+
     def retire(self) -> None:
-        nodes = list(self._tree.nodes())
+        nodes, stale = list(self._tree.nodes()), self._uses.items.stale
         if self.events is not None:
             for node in nodes:
-                if node not in self._idle.stale:
+                if node not in stale:
                     self.events.removed(node.keys())
-        self._idle.retire(nodes)
+        self._uses.items.retire(nodes)
 
     def clear(self) -> None:
         for node in self._tree.nodes():
             self.pool.give(node.blocks)
         self._tree.clear()
-        self._idle_blocks = 0
-        self._idle = self._new_queue()
+        self._uses = self._new_uses()
 
     def blocks(self) -> Iterator[int]:
-        for node in self._tree.nodes():
-            yield from node.blocks
-        for node in self._replaced:
+        for node in (*self._tree.nodes(), *self._uses.replaced):
             yield from node.blocks
 
     def check(self) -> None:
         self._tree.check()
-        idle = 0
-        users: dict[Node, int] = {}
-        for node in (*self._tree.nodes(), *self._replaced):
-            assert node.parent is not None
-            users[node.parent] = users.get(node.parent, 0) + node.pins
-        for node in self._tree.nodes():
-            if node.pins < users.get(node, 0):
-                raise InvariantError(f"{node!r} has fewer pins than its children together")
-            if not node.pins:
-                idle += len(node.blocks)
-            queued = node in self._idle
-            if queued != (not node.pins and (self._idle.takes_all or not node.children)):
-                raise InvariantError(f"{node!r} is {'' if queued else 'not '}queued for eviction")
-        if not all(node.pins for node in self._replaced):
-            raise InvariantError("a partial block that was replaced is kept for nobody")
-        if idle != self._idle_blocks:
-            raise InvariantError(f"{idle} blocks are idle, the book says {self._idle_blocks}")
+        self._uses.check()

@@ -28,7 +28,7 @@ class Node:
         index: the same children by the tokens of their first block; None with fewer than two of them, and
             where hits inside a block are off.
         pins: requests whose path passes through here; never less than a child's.
-        priority: retention priority of all its blocks.
+        priority, ttl: retention of all its blocks.
         last_access, created: see `Facts`.
     """
 
@@ -45,6 +45,7 @@ class Node:
         "pins",
         "priority",
         "tokens",
+        "ttl",
     )
 
     def __init__(
@@ -55,7 +56,7 @@ class Node:
         blocks: array[int],
         extras: Extras | None,
         end: int,
-        priority: int,
+        terms: tuple[int, float | None],
         tick: int,
     ) -> None:
         self.parent = parent
@@ -67,7 +68,7 @@ class Node:
         self.children: dict[bytes, Node] = NO_CHILDREN
         self.index: ChildIndex[Node] | None = None
         self.pins = 0
-        self.priority = priority
+        self.priority, self.ttl = terms
         self.created = self.last_access = tick
 
     def __repr__(self) -> str:

@@ -127,7 +127,7 @@ class DigestTree:
         """The root of a scope, made when it is missing."""
         root = self.roots.get(scope)
         if root is None:
-            root = self.roots[scope] = Node(None, b"", self.chain.root(scope), array("i"), None, 0, 0, 0)
+            root = self.roots[scope] = Node(None, b"", self.chain.root(scope), array("i"), None, 0, (0, None), 0)
             self._scopes[root] = scope
         return root
 
@@ -194,7 +194,7 @@ class DigestTree:
             child.blocks[:blocks],
             None,
             parent.end + at,
-            child.priority,
+            (child.priority, child.ttl),
             child.created,
         )
         upper.pins, upper.last_access = child.pins, child.last_access

@@ -12,7 +12,7 @@ and a binary search finds the last yes in O(log N) lookups. Only full blocks hav
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -261,6 +261,9 @@ class HashChainDesign(Design):
         return len(ids)
 
     # -- for explanations ---------------------------------------------------------------------------
+
+    def scopes(self) -> Iterable[bytes]:
+        return self._memo.scopes
 
     def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
         index = start // self.block_size

@@ -11,7 +11,7 @@ page boundary. At block_size 1 any token can be the boundary.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -475,6 +475,9 @@ class RadixDesign(Design):
         node, inside, common = match.anchor
         found = self._tree.nearest(node, inside, common, prompt.tokens, prompt.extras, at, limit - at)
         return at if found is None else at + found[2]
+
+    def scopes(self) -> Iterable[bytes]:
+        return self._tree.roots
 
     def keys_at(self, prompt: Prompt, start: int) -> Sequence[bytes]:
         pages = start // self.block_size + 1

@@ -29,6 +29,7 @@ class Traits:
     tails: bool = False  # the partial block at the end of a request stays findable
     lookahead_by: str = "drop"  # what the option is by default
     eviction: str = "lru"  # what it is by default
+    block_sizes: tuple[int, ...] = (1, 2, 4, 16)  # what it can be built with, of those that tests draw
 
 
 _COMMON: dict[str, tuple[Any, ...]] = {"store_last": (False,), "lookahead": (1,), "must_fit": (True,)}
@@ -59,4 +60,7 @@ DESIGNS: dict[str, Traits] = {
     "hash_chain": Traits(_RANKED | _HASH_CHAIN),
     "block_trie": Traits(_RANKED | _BLOCK_TRIE, partial="copy", tails=True, eviction="priority"),
     "digest_chain": Traits(_RANKED | _DIGEST_CHAIN, partial="copy", tails=True, eviction="priority"),
+    "token_trie": Traits(_COMMON, block_sizes=(1,)),
 }
+# The contract is told in examples of several tokens a block; what cannot have them is held by the model tests.
+AT_ANY_BLOCK_SIZE = {name: traits for name, traits in DESIGNS.items() if 4 in traits.block_sizes}

@@ -110,6 +110,7 @@ PUBLIC_NAMES = {
     "NoSpace",
     "OptionError",
     "Options",
+    "OutlineNode",
     "Pin",
     "Policy",
     "PrefixCache",

@@ -13,7 +13,7 @@ from prefixcache.cache import (
     Request,
     Stats,
 )
-from prefixcache.designs import DESIGNS, Options
+from prefixcache.designs import DESIGNS, Options, OutlineNode
 from prefixcache.errors import (
     InvariantError,
     NoSpace,
@@ -44,6 +44,7 @@ __all__ = [
     "NoSpace",
     "OptionError",
     "Options",
+    "OutlineNode",
     "Pin",
     "Policy",
     "PrefixCache",

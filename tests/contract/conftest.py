@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.contract.bench import Bench
-from tests.registration import DESIGNS
+from tests.registration import AT_ANY_BLOCK_SIZE
 
 
-@pytest.fixture(params=sorted(DESIGNS))
+@pytest.fixture(params=sorted(AT_ANY_BLOCK_SIZE))
 def design(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

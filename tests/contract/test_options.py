@@ -7,14 +7,14 @@ import pytest
 from prefixcache import NoSpace, RequestError
 from prefixcache.events import Removed, Stored
 from tests.contract.bench import FRESH, Bench
-from tests.registration import DESIGNS
+from tests.registration import AT_ANY_BLOCK_SIZE, DESIGNS
 
 
 def offers(option: str, value: object) -> pytest.MarkDecorator:
     """Run a test for the designs that can be told so, or are so by default."""
     names = [
         name
-        for name, traits in DESIGNS.items()
+        for name, traits in AT_ANY_BLOCK_SIZE.items()
         if value in traits.options.get(option, ()) or value == getattr(traits, option, None)
     ]
     return pytest.mark.parametrize("design", sorted(names))

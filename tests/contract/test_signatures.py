@@ -27,6 +27,7 @@ CACHE = {
     "check": [],
     "explain": ["tokens", "scope"],
     "take_events": [],
+    "outline": [],
 }
 REQUEST = {
     "take_moves": [],
@@ -53,6 +54,7 @@ VALUES = {
     Removed: ["keys"],
     Moved: ["keys", "tier"],
     Cleared: [],
+    prefixcache.OutlineNode: ["parent", "tokens", "blocks", "pins", "keys"],
 }
 
 

@@ -190,7 +190,8 @@ MOVES: dict[str, Move] = {
 
 def draw_setup(design: str, choose: Choose) -> Setup:
     """A small cache: so small that most histories meet refusals and evictions. One in two has no options."""
-    size = (1, 2, 4, 16)[choose(4)]
+    sizes = DESIGNS[design].block_sizes
+    size = sizes[choose(len(sizes))]
     capacity = (5 + choose(20)) if size == 1 else 3 + choose(9)
     options = {}
     if choose(2):

@@ -14,25 +14,30 @@ import numpy as np
 from pytest import MonkeyPatch
 
 from prefixcache.cache.journal import Journal
-from prefixcache.designs import DESIGNS, Holding, Match, Prompt
+from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Prompt
 from prefixcache.designs.block_trie import BlockTrieDesign
 from prefixcache.designs.digest_chain import DigestChainDesign
 from prefixcache.designs.hash_chain import HashChainDesign
 from prefixcache.designs.naive import NaiveDesign
 from prefixcache.designs.radix import RadixDesign
+from prefixcache.designs.token_trie import TokenTrieDesign
 
 Mutation = Callable[[str, MonkeyPatch], None]
 
 
+def _class(design: str) -> type[Design]:
+    return (DESIGNS | BASELINES)[design]
+
+
 def unpin_early(design: str, patch: MonkeyPatch) -> None:
     """The hit of an admitted request is let go of at once, as if the request had ended."""
-    original = DESIGNS[design].claim
+    original = _class(design).claim
 
     def claim(self: Any, holding: Holding, match: Match) -> None:
         original(self, holding, match)
         self.release(replace(holding))
 
-    patch.setattr(DESIGNS[design], "claim", claim)
+    patch.setattr(_class(design), "claim", claim)
 
 
 def skip_the_parent(design: str, patch: MonkeyPatch) -> None:
@@ -42,28 +47,28 @@ def skip_the_parent(design: str, patch: MonkeyPatch) -> None:
 
 def forget_the_scope(design: str, patch: MonkeyPatch) -> None:
     """Tokens alone identify a prefix."""
-    original = DESIGNS[design].match
+    original = _class(design).match
 
     def match(self: Any, prompt: Prompt, limit: int) -> Match:
         prompt.root = b""
         return original(self, prompt, limit)
 
-    patch.setattr(DESIGNS[design], "match", match)
+    patch.setattr(_class(design), "match", match)
 
 
 def publish_what_is_not_computed(design: str, patch: MonkeyPatch) -> None:
     """The whole prompt becomes findable with its first computed token."""
-    original = DESIGNS[design].publish
+    original = _class(design).publish
 
     def publish(self: Any, holding: Holding, length: int, tail: bool = False) -> Any:
         return original(self, holding, len(holding.table) * self.block_size, tail)
 
-    patch.setattr(DESIGNS[design], "publish", publish)
+    patch.setattr(_class(design), "publish", publish)
 
 
 def reach_old_weights(design: str, patch: MonkeyPatch) -> None:
     """A weight update leaves the index as it was."""
-    patch.setattr(DESIGNS[design], "retire", lambda self: None)
+    patch.setattr(_class(design), "retire", lambda self: None)
 
 
 def free_without_a_word(design: str, patch: MonkeyPatch) -> None:
@@ -78,7 +83,7 @@ def announce_twice(design: str, patch: MonkeyPatch) -> None:
 
 def refresh_at_a_probe(design: str, patch: MonkeyPatch) -> None:
     """Looking is taken for using: every match makes its path the most recently used."""
-    original = DESIGNS[design].match
+    original = _class(design).match
 
     def match(self: Any, prompt: Prompt, limit: int) -> Match:
         found = original(self, prompt, limit)
@@ -87,7 +92,7 @@ def refresh_at_a_probe(design: str, patch: MonkeyPatch) -> None:
         self.release(visitor)
         return original(self, prompt, limit)
 
-    patch.setattr(DESIGNS[design], "match", match)
+    patch.setattr(_class(design), "match", match)
 
 
 def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
@@ -158,12 +163,26 @@ def _block_trie_parents_first(patch: MonkeyPatch) -> None:
     patch.setattr(BlockTrieDesign, "_evict", evict)
 
 
+def _token_trie_parents_first(patch: MonkeyPatch) -> None:
+    def evict(self: TokenTrieDesign, blocks: int) -> int:
+        victims = [node for node in self._nodes() if not node.pins][:blocks]
+        for node in victims:
+            assert node.parent is not None
+            self._idle.discard(node)
+            del node.parent.children[node.routing]
+        self.pool.give([node.block for node in victims])
+        return len(victims)
+
+    patch.setattr(TokenTrieDesign, "_evict", evict)
+
+
 EVICT_PARENTS_FIRST: dict[str, Callable[[MonkeyPatch], None]] = {
     "block_trie": _block_trie_parents_first,
     "digest_chain": _digest_chain_parents_first,
     "hash_chain": _hash_chain_parents_first,
     "naive": _naive_parents_first,
     "radix": _radix_parents_first,
+    "token_trie": _token_trie_parents_first,
 }
 
 MUTATIONS: dict[str, Mutation] = {

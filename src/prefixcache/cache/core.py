@@ -12,7 +12,7 @@ from prefixcache.blocks.pool import BlockPool
 from prefixcache.cache.books import Books, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.removals import Removals
-from prefixcache.designs import DESIGNS, Design, Options, read_options
+from prefixcache.designs import BASELINES, DESIGNS, Design, Options, read_options
 from prefixcache.errors import InvariantError, OptionError, whole_number
 
 if TYPE_CHECKING:
@@ -79,12 +79,13 @@ def make_core(
     options: dict[str, Any],
 ) -> Core:
     """Build the shared state; raises `OptionError` for a name or value that does not exist."""
-    if design not in DESIGNS:
-        raise OptionError(f"design is {design!r}: expected one of {', '.join(DESIGNS)}")
+    known = DESIGNS | BASELINES
+    if design not in known:
+        raise OptionError(f"design is {design!r}: expected one of {', '.join(known)}")
     block_size = whole_number(block_size, "block_size", least=1)
     if not callable(clock):
         raise OptionError(f"clock is {clock!r}: expected a function that returns seconds")
-    kind = DESIGNS[design]
+    kind = known[design]
     read = read_options(design, kind.defaults, kind.can, options)
     pool = BlockPool(capacity)
     journal = Journal(read.event_buffer, Removals(read.removals, clock)) if read.events else None

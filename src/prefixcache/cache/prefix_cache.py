@@ -16,6 +16,7 @@ from prefixcache.cache.lifecycle import Lifecycle
 from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
 from prefixcache.cache.request import Pin, Request
+from prefixcache.designs import OutlineNode
 from prefixcache.errors import NoSpace, OptionError, whole_number
 from prefixcache.events import Event
 from prefixcache.keys.scope import Scope
@@ -296,6 +297,14 @@ class PrefixCache:
         """Assert every invariant; raises `InvariantError` naming the broken one. O(cached blocks)."""
         with self._core.lock:
             self._core.check()
+
+    def outline(self) -> list[OutlineNode]:
+        """What is cached now, node by node, parents before children.
+
+        A tool for operators: it shows the tokens of all scopes. Changes nothing. O(cached tokens).
+        """
+        with self._core.lock:
+            return self._core.design.outline()
 
     def __repr__(self) -> str:
         return (

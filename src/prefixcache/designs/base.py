@@ -23,6 +23,7 @@ from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.blocks.retention import Retention
 from prefixcache.designs.options import Options
+from prefixcache.designs.outline import OutlineNode
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import Buffer
@@ -303,6 +304,10 @@ class Design(ABC):
         The full block's if the prompt fills it; where partial blocks are stored, theirs as well. O(prompt).
         """
         return ()
+
+    @abstractmethod
+    def outline(self) -> list[OutlineNode]:
+        """Every node of the index, parents before children; what old weights have left, too. O(cached tokens)."""
 
     # -- life of the index --------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from prefixcache.designs.base import Design, Holding, Match, Prompt
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras
@@ -187,6 +188,11 @@ class NaiveDesign(Design):
         if blocks * self.block_size * TOKEN_BYTES > len(prompt.tokens):
             return []
         return self._chain.blocks(self._chain.root(prompt.root), prompt.tokens, 0, blocks, prompt.extras)[-1:]
+
+    def outline(self) -> list[OutlineNode]:
+        last = -self.block_size * TOKEN_BYTES
+        entries = self._entries.values()  # a parent is stored before its children
+        return outline_of((e.prefix, e.parent, e.prefix[1][last:], (e.block,), e.pins, (e.key,)) for e in entries)
 
     # -- life of the index --------------------------------------------------------------------------
 

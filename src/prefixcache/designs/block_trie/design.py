@@ -23,6 +23,7 @@ from prefixcache.designs.block_trie.queues import Empty, EmptyBlocks
 from prefixcache.designs.block_trie.run import Run, key_of
 from prefixcache.designs.block_trie.tree import Trie
 from prefixcache.designs.block_trie.uses import Uses
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError, OptionError
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras
@@ -594,6 +595,9 @@ class BlockTrieDesign(Design):
         parent = before[-1] if before else root
         end = min(len(prompt.tokens) // TOKEN_BYTES, start + self.block_size)
         return [self._chain.block(parent, *self._cut(prompt, start, stop)) for stop in range(end, start, -1)]
+
+    def outline(self) -> list[OutlineNode]:
+        return outline_of((r, r.parent, r.tokens, r.blocks, r.pins, r.keys) for r in self._trie.runs())
 
     # -- life of the index --------------------------------------------------------------------------
 

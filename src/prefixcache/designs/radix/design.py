@@ -19,6 +19,7 @@ import numpy as np
 from prefixcache.blocks.eviction import Facts, idle_items, read_policy
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.designs.radix.node import Node, Place
 from prefixcache.designs.radix.tree import RadixTree
 from prefixcache.errors import InvariantError
@@ -486,6 +487,11 @@ class RadixDesign(Design):
             return ()
         extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
         return self._page_keys(prompt, None, bytes(prompt.tokens[: end * TOKEN_BYTES]), pages, extras)[-1:]
+
+    def outline(self) -> list[OutlineNode]:
+        step = self.block_size * TOKEN_BYTES
+        nodes = self._tree.nodes()
+        return outline_of((n, n.parent, n.key[: len(n.blocks) * step], n.blocks, n.pins, n.page_keys) for n in nodes)
 
     # -- life of the index --------------------------------------------------------------------------
 

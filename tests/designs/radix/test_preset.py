@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from prefixcache import OptionError, PrefixCache, Scope, slru
@@ -50,15 +52,16 @@ def test_what_a_publish_cuts_off_is_older_than_what_it_adds() -> None:
 
 
 def test_one_stamp_for_both_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    touch = RadixDesign._touch
+    publish = RadixDesign.publish
 
-    def one_stamp(self: RadixDesign, node: object) -> None:
-        touch(self, node)  # type: ignore[arg-type]
-        for other in self._tree.nodes():
-            other.last_access = self._tick
-            self._idle.rerank(other)
+    def one_stamp(self: RadixDesign, *arguments: Any) -> Any:
+        moves = publish(self, *arguments)
+        for node in self._tree.nodes():
+            node.last_access = self._standing.tick
+            self._idle.rerank(node)
+        return moves
 
-    monkeypatch.setattr(RadixDesign, "_touch", one_stamp)
+    monkeypatch.setattr(RadixDesign, "publish", one_stamp)
     with pytest.raises(AssertionError):
         cut_by_a_publish("mru")
 

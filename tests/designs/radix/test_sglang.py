@@ -12,6 +12,7 @@ from prefixcache.cache.lifecycle import Lifecycle
 from prefixcache.designs import Holding
 from prefixcache.designs.radix.design import RadixDesign
 from prefixcache.designs.radix.node import Node
+from prefixcache.designs.radix.standing import Standing
 from prefixcache.designs.radix.tree import RadixTree
 from tests.designs.radix.histories import Draw, compare_many
 from tests.designs.radix.model_sglang import RANKS, SGLang
@@ -51,14 +52,7 @@ def _no_prompt_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def _prompt_cut_without_priority(patch: pytest.MonkeyPatch) -> None:
-    original, ask = RadixDesign._cut_at_prompt, RadixDesign._priority_at
-
-    def cut(self: RadixDesign, holding: Holding, end: int) -> None:
-        with patch.context() as inner:
-            inner.setattr(RadixDesign, "_priority_at", lambda *arguments: ask(*arguments) - 1)
-            original(self, holding, end)
-
-    patch.setattr(RadixDesign, "_cut_at_prompt", cut)
+    patch.setattr(Standing, "prefer_prompt", lambda self, holding, node: None)
 
 
 def _count_at_match(patch: pytest.MonkeyPatch) -> None:
@@ -68,20 +62,20 @@ def _count_at_match(patch: pytest.MonkeyPatch) -> None:
     def claim(self: RadixDesign, holding: Holding, match: Any) -> None:
         original(self, holding, match)
         if match.tokens:
-            self._mark(holding, match.tokens)
+            self._standing.mark(holding, match.tokens)
 
     patch.setattr(RadixDesign, "claim", claim)
 
 
 def _count_every_time(patch: pytest.MonkeyPatch) -> None:
     """A request counts its nodes anew at each checkpoint."""
-    original = RadixDesign._mark
+    original = Standing.mark
 
-    def mark(self: RadixDesign, holding: Holding, end: int) -> None:
+    def mark(self: Standing, holding: Holding, end: int) -> None:
         holding.counted = 0
         original(self, holding, end)
 
-    patch.setattr(RadixDesign, "_mark", mark)
+    patch.setattr(Standing, "mark", mark)
 
 
 def _evict_tails(patch: pytest.MonkeyPatch) -> None:
@@ -107,9 +101,9 @@ def _no_touch_in(method: str) -> Break:
         original = getattr(RadixDesign, method)
 
         def without(self: RadixDesign, *arguments: Any) -> Any:
-            self._by_use = False
+            self._standing.by_use = False
             done = original(self, *arguments)
-            self._by_use = True
+            self._standing.by_use = True
             return done
 
         patch.setattr(RadixDesign, method, without)

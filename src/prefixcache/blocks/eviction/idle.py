@@ -59,11 +59,11 @@ class IdleItems(Generic[Item]):
 
     def peek(self) -> Item:
         """The next to leave; `LookupError` when there is none."""
-        return self._old.peek() if self._old else self.queue.peek()
+        return self._old.peek() if self.stale and self._old else self.queue.peek()
 
     def pop(self) -> Item:
         """Take out the next to leave; `LookupError` when there is none."""
-        return self._old.pop() if self._old else self.queue.pop()
+        return self._old.pop() if self.stale and self._old else self.queue.pop()
 
     def pop_many(self, n: int) -> list[Item]:
         """Take out the next n (fewer when there are fewer) of a queue that takes all. O(n)."""

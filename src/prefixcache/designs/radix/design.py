@@ -14,16 +14,15 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from prefixcache.blocks.eviction import Facts, idle_items, read_policy
-from prefixcache.blocks.retention import DEFAULT_PRIORITY
+from prefixcache.blocks.eviction import Facts, IdleItems, idle_items, read_policy
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.outline import OutlineNode, outline_of
-from prefixcache.designs.radix.node import Node, Place
+from prefixcache.designs.radix.behind import look_behind
+from prefixcache.designs.radix.hashing import PageHash
+from prefixcache.designs.radix.node import Node, PathBlocks, Place
+from prefixcache.designs.radix.standing import Standing
 from prefixcache.designs.radix.tree import RadixTree
 from prefixcache.errors import InvariantError
-from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.tokens import TOKEN_BYTES
 
@@ -48,17 +47,16 @@ class RadixDesign(Design):
         options = self.options
         self.ahead = int(options.lookahead and options.lookahead_by == "key")
         self._partial = options.partial != "off" and self.block_size > 1
-        self._tree = RadixTree(self.block_size, self.ahead, self._partial or self.ahead > 0, options.child_hash)
-        self._chain = ChainHash(options.hash, self.block_size * (1 + self.ahead))
-        policy = read_policy(self.eviction)
-        self._by_use = options.recency == "use"
-        self._marks = bool(policy.uses & {"hits", "priority"})
-        self._histories = "history" in policy.uses
+        self._tree = RadixTree(self.block_size, self.ahead, options.child_hash)
+        self._hash = PageHash(options.hash, self.block_size, self.ahead)
+        self._policy = read_policy(self.eviction)
+        self._standing = Standing(self._policy, options, self.block_size)
         self.any_priority = options.priorities == "any"
-        self._default_priority = 0 if self.any_priority else DEFAULT_PRIORITY
-        self._idle = idle_items(policy, self, by_release=not self._by_use)
         self._idle_blocks = 0
-        self._tick = 0
+        self._idle = self._nothing_idle()
+
+    def _nothing_idle(self) -> IdleItems[Node]:
+        return idle_items(self._policy, self, by_release=not self._standing.by_use)
 
     # -- lookup -----------------------------------------------------------------------------------
 
@@ -69,61 +67,28 @@ class RadixDesign(Design):
             return Match(0, array("i"), 0, None)
         end = limit - limit % self.block_size
         path, inside, common = self._tree.walk(root, prompt.tokens, prompt.extras, 0, end)
-        blocks = array("i")
-        idle = 0
-        for node in path:
-            blocks.extend(node.blocks)
-            if not node.pins:
-                idle += len(node.blocks)
-        if inside is not None:
-            pages = common // self.block_size
-            blocks.extend(inside.blocks[:pages])
-            if not inside.pins:
-                idle += pages
-        match = Match(len(blocks) * self.block_size, blocks, idle, (path[-1] if path else root, inside, common))
-        if self._tree.indexed and match.tokens < limit:
-            self._look_behind(prompt, limit, match)
+        last = path[-1] if path else root
+        tokens = last.end + common
+        blocks = PathBlocks(path, inside, common // self.block_size, self.block_size)
+        match = Match(tokens, blocks, blocks.idle, (last, inside, common))
+        if (self._partial or self.ahead) and tokens < limit:
+            look_behind(self._tree, prompt, limit, match, self._partial)
         return match
-
-    def _look_behind(self, prompt: Prompt, limit: int, match: Match) -> None:
-        """Add to a match what the page behind it offers, and what was missed for the token ahead alone."""
-        at, size, ahead = match.tokens, self.block_size, self.ahead
-        node, inside, common = match.anchor
-        found = self._tree.nearest(node, inside, common, prompt.tokens, prompt.extras, at, limit - at + ahead)
-        if found is None:
-            return
-        child, begin, shared = found
-        without = min(shared, limit - at)  # if the token ahead did not matter
-        shared = max(min(shared - ahead, limit - at), 0)
-        if not self._partial:
-            match.dropped = without - without % size
-            return
-        match.dropped = without - shared
-        if not shared:
-            return
-        assert child.parent is not None
-        end = child.parent.end + begin + size
-        idle = not child.pins
-        takeable = idle and end == child.end and not child.children
-        match.partial = Partial(child.blocks[begin // size], shared, idle, takeable, Place(child, end))
 
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:
         if not match.tokens:
             return
+        holding.table.extend(match.blocks[:])  # before the cut: they are read off the nodes as they are now
         node, inside, common = match.anchor
-        self._tick += 1
+        self._standing.now()
         if inside is not None:
             node = self._split(inside, common)
         self._pin(node, None)
         holding.anchor = node
         holding.held = len(match.blocks)
-        holding.table.extend(match.blocks)
-        if self._by_use:
-            self._touch(node)
-        if self._marks and self.options.count_hits == "match":
-            self._mark(holding, match.tokens)
+        self._standing.matched(holding, match.tokens)
 
     def take(self, holding: Holding, partial: Partial) -> None:
         node: Node = partial.handle.node
@@ -143,19 +108,18 @@ class RadixDesign(Design):
         moves = self._store(holding, start, end) if end > start else []
         end = max(start, end)
         if end > 0 and holding.anchor is not None and holding.used:
-            if self._marks:
-                self._mark(holding, end)
+            self._standing.published(holding, end)
             if self.options.cut_at_prompt:
                 self._cut_at_prompt(holding, end)
-            if self._by_use:
-                self._touch(holding.anchor)
+            if self._standing.by_use:
+                self._standing.touch(holding.anchor)
         return moves
 
     def _store(self, holding: Holding, start: int, end: int) -> list[tuple[int, int, int]]:
         """Publish the tokens [start, end) behind the anchor, or move onto what is there."""
         size = self.block_size
         prompt = holding.prompt
-        self._tick += 1
+        self._standing.now()
         old = holding.anchor
         node = old if old is not None else self._tree.root(prompt.root)
         moves: list[tuple[int, int, int]] = []
@@ -189,62 +153,38 @@ class RadixDesign(Design):
 
     def _append(self, holding: Holding, node: Node, start: int, end: int) -> Node:
         """Store the prompt's tokens [start, end) behind `node`, pinned by the holding; the last node."""
-        for stop, priority in self._spans(holding, start, end):
-            node = self._append_leaf(holding, node, start, stop, priority)
+        for stop in self._standing.spans(holding, start, end):
+            node = self._append_leaf(holding, node, start, stop)
             start = stop
         return node
 
-    def _spans(self, holding: Holding, start: int, end: int) -> list[tuple[int, int]]:
-        """(end, priority) of the runs of equal priority in [start, end): a node has one priority."""
-        retention, prompt_length = holding.retention, holding.prompt_length
-        if not self._marks or not retention.ranges:
-            return [(end, self._priority_at(holding, start))]
-        size = self.block_size
-        edges = {-(-edge // size) * size for edge in retention.edges(prompt_length)}
-        stops = [*sorted(edge for edge in edges if start < edge < end), end]
-        begins = [start, *stops[:-1]]
-        spans: list[tuple[int, int]] = []
-        for begin, stop in zip(begins, stops, strict=True):
-            priority = self._priority_at(holding, begin)
-            if spans and spans[-1][1] == priority:
-                spans.pop()
-            spans.append((stop, priority))
-        return spans
-
-    def _priority_at(self, holding: Holding, position: int) -> int:
-        priority, _ = holding.retention.at(position, holding.prompt_length)
-        return self._default_priority if priority is None else priority
-
-    def _append_leaf(self, holding: Holding, node: Node, start: int, end: int, priority: int) -> Node:
-        """Store the prompt's tokens [start, end) behind `node` as a leaf of this priority, or by growing it."""
+    def _append_leaf(self, holding: Holding, node: Node, start: int, end: int) -> Node:
+        """Store the prompt's tokens [start, end) behind `node` as one leaf, or by growing it."""
         size, ahead = self.block_size, self.ahead
         prompt = holding.prompt
         key = bytes(prompt.tokens[start * TOKEN_BYTES : (end + ahead) * TOKEN_BYTES])
         blocks = holding.table[start // size : end // size]
         extras = prompt.extras.cut(start, end + ahead) if prompt.extras is not None else None
         parent_key = node.page_keys[-1] if node.page_keys else None
-        if self._grows(holding, node, extras, priority):
+        if self._grows(holding, node, extras, start):
             node.key += key[ahead * TOKEN_BYTES :]
             node.blocks.extend(blocks)
             node.end = end
             if holding.counted >= start:
                 holding.counted = end  # it is counted already
         else:
-            self._tick += 1
-            leaf = Node(node, key, blocks, extras, end, self._tick)
-            leaf.pins, leaf.priority = 1, priority
+            leaf = Node(node, key, blocks, extras, end, self._standing.now())
+            leaf.pins = 1
             self._tree.attach(leaf)
             node = leaf
-        node.last_access = self._tick
-        if self._histories:
-            self._raise_history(node)
+        self._standing.stored(node, holding, start)
         if self.events is not None:
-            new = self._page_keys(prompt, parent_key, key, len(blocks), extras)
+            new = self._hash.keys(prompt, parent_key, key, len(blocks), extras)
             node.page_keys += new
             self.events.stored(new, parent_key, key[: len(blocks) * size * TOKEN_BYTES], prompt.scope)
         return node
 
-    def _grows(self, holding: Holding, node: Node, extras: Extras | None, priority: int) -> bool:
+    def _grows(self, holding: Holding, node: Node, extras: Extras | None, start: int) -> bool:
         """Whether the writer's own leaf takes the next pages in place. Never where whole nodes are evicted."""
         return (
             self.options.evict_unit == "tail"
@@ -254,31 +194,14 @@ class RadixDesign(Design):
             and not node.children
             and extras is None
             and node.extras is None
-            and node.priority == priority
             and len(node.key) < _GROW_LIMIT * TOKEN_BYTES
+            and self._standing.same(node, holding, start)
         )
-
-    def _page_keys(
-        self, prompt: Prompt, parent: bytes | None, key: bytes, pages: int, extras: Extras | None
-    ) -> tuple[bytes, ...]:
-        """The chained digests of new pages; a token ahead is hashed with each token that it belongs to."""
-        digest = parent if parent is not None else self._chain.root(prompt.root)
-        if not self.ahead:
-            return tuple(self._chain.blocks(digest, key, 0, pages, extras))
-        tokens = np.frombuffer(key, dtype="<u4")
-        pairs = np.stack((tokens[:-1], tokens[1:]), axis=1).tobytes()
-        size, width = self.block_size, self.block_size * 2 * TOKEN_BYTES
-        keys = []
-        for page in range(pages):
-            carried = extras.cut(page * size, (page + 1) * size + 1) if extras is not None else None
-            digest = self._chain.block(digest, pairs[page * width : (page + 1) * width], carried)
-            keys.append(digest)
-        return tuple(keys)
 
     def cut(self, holding: Holding, blocks: int) -> None:
         if blocks >= holding.held:
             return
-        self._tick += 1
+        self._standing.now()
         node = self._boundary(holding.anchor, blocks * self.block_size)
         self._unpin(holding.anchor, node)
         holding.anchor = node if node.parent is not None else None
@@ -286,7 +209,7 @@ class RadixDesign(Design):
         holding.counted = min(holding.counted, blocks * self.block_size)
 
     def release(self, holding: Holding) -> None:
-        self._tick += 1
+        self._standing.now()
         if holding.anchor is not None:
             self._unpin(holding.anchor, None)
         holding.anchor, holding.held = None, 0
@@ -308,7 +231,7 @@ class RadixDesign(Design):
         self._pin(handle.node, None)
 
     def drop(self, handle: Place) -> None:
-        self._tick += 1
+        self._standing.now()
         self._unpin(handle.node, None)
 
     def _boundary(self, node: Node, end: int) -> Node:
@@ -327,10 +250,11 @@ class RadixDesign(Design):
         original sees it otherwise (`refresh_on_split`).
         """
         upper = self._tree.split(child, at)
+        if self._standing.timed:
+            self._standing.split(child, upper)
         if self.options.refresh_on_split:
-            child.last_access = self._tick
-            self._tick += 1
-            upper.created = upper.last_access = self._tick
+            child.last_access = self._standing.tick
+            upper.created = upper.last_access = self._standing.now()
         if child in self._idle.stale:
             self._idle.stale.add(upper)
         if not upper.pins and self._idle.takes_all:
@@ -340,16 +264,20 @@ class RadixDesign(Design):
 
     def _pin(self, node: Node, until: Node | None) -> None:
         """One more user of every node from `node` up to (without) `until`, or to the root."""
+        timed = self._standing.timed
         while node is not until and node.parent is not None:
             if not node.pins:
                 self._idle_blocks -= len(node.blocks)
                 self._idle.discard(node)
+                if timed:
+                    self._standing.pinned(node)
             node.pins += 1
             node = node.parent
 
     def _unpin(self, node: Node, until: Node | None) -> None:
         """One user less, tail first; what nobody uses any more becomes idle."""
-        tick, takes_all, by_release = self._tick, self._idle.takes_all, not self._by_use
+        tick, takes_all, by_release = self._standing.tick, self._idle.takes_all, not self._standing.by_use
+        timed = self._standing.timed
         while node is not until and node.parent is not None:
             if node.pins <= 0:
                 raise InvariantError(f"{node!r} is unpinned more often than pinned")
@@ -358,53 +286,18 @@ class RadixDesign(Design):
                 node.last_access = tick
             if not node.pins:
                 self._idle_blocks += len(node.blocks)
+                if timed:
+                    self._standing.idle(node, self.clock())
                 if takes_all or not node.children:
                     self._idle.add(node)
             node = node.parent
 
-    # -- what a policy is told ----------------------------------------------------------------------
-
-    def _touch(self, node: Node) -> None:
-        """The path to `node` is used now."""
-        self._tick += 1
-        tick = self._tick
-        while node.parent is not None:
-            node.last_access = tick
-            node = node.parent
-
-    def _mark(self, holding: Holding, end: int) -> None:
-        """Count the holding's hit, once per node, and raise the priority of what it had not marked yet."""
-        node, counted = holding.anchor, holding.counted
-        while node.parent is not None and node.end > counted:
-            node.hits += 1
-            priority = self._priority_at(holding, node.parent.end)
-            if priority > node.priority:
-                node.priority = priority
-            node = node.parent
-        holding.counted = max(counted, end)
-
     def _cut_at_prompt(self, holding: Holding, end: int) -> None:
-        """Give the prompt a node boundary and one more priority than the answer, so that it can stay alone."""
+        """Give the prompt a node boundary, and a priority of its own, so that it can stay without the answer."""
         prompt_end = max(holding.prompt_length - self.ahead, 0)
         prompt_end -= prompt_end % self.block_size
-        if not 0 < prompt_end < end:
-            return
-        node = self._boundary(holding.anchor, prompt_end)
-        priority = self._priority_at(holding, 0) + 1
-        while node.parent is not None:
-            if priority > node.priority:
-                node.priority = priority
-            node = node.parent
-
-    @staticmethod
-    def _raise_history(node: Node) -> None:
-        """The branch is as long as it ever was; an ancestor that knew of a longer one has told all above it."""
-        depth = node.end
-        node.history = max(node.history, depth)
-        above = node.parent
-        while above is not None and above.history < depth:
-            above.history = depth
-            above = above.parent
+        if 0 < prompt_end < end:
+            self._standing.prefer_prompt(holding, self._boundary(holding.anchor, prompt_end))
 
     # -- room -------------------------------------------------------------------------------------
 
@@ -414,21 +307,16 @@ class RadixDesign(Design):
 
     def facts(self, item: Node) -> Facts:
         """What an eviction policy may know of a leaf."""
-        return Facts(
-            item.last_access,
-            item.created,
-            item.hits,
-            item.priority,
-            item.end,
-            len(item.blocks) * self.block_size,
-            item.history,
-        )
+        return self._standing.facts(item)
 
     def _evict(self, blocks: int) -> int:
         gone = 0
         whole = self.options.evict_unit == "node"
-        while gone < blocks and self._idle:
-            node = self._idle.peek()
+        while gone < blocks:
+            try:
+                node = self._idle.peek()
+            except LookupError:
+                break
             if whole or len(node.blocks) <= blocks - gone:
                 self._idle.pop()
                 gone += len(node.blocks)
@@ -447,6 +335,8 @@ class RadixDesign(Design):
         self._idle.discard(node)
         self._report_removed(node, 0)
         self._idle.forget(node)
+        if self._standing.timed:
+            self._standing.gone(node)
         self._idle_blocks -= len(node.blocks)
         parent = self._tree.detach(node)
         if not parent.children and parent.parent is not None and not parent.pins and not self._idle.takes_all:
@@ -486,7 +376,7 @@ class RadixDesign(Design):
         if end * TOKEN_BYTES > len(prompt.tokens):
             return ()
         extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
-        return self._page_keys(prompt, None, bytes(prompt.tokens[: end * TOKEN_BYTES]), pages, extras)[-1:]
+        return self._hash.keys(prompt, None, bytes(prompt.tokens[: end * TOKEN_BYTES]), pages, extras)[-1:]
 
     def outline(self) -> list[OutlineNode]:
         step = self.block_size * TOKEN_BYTES
@@ -494,6 +384,11 @@ class RadixDesign(Design):
         return outline_of((n, n.parent, n.key[: len(n.blocks) * step], n.blocks, n.pins, n.page_keys) for n in nodes)
 
     # -- life of the index --------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        if self._standing.timed:
+            for node in self._standing.expire(self.clock()):
+                self._idle.rerank(node)
 
     def retire(self) -> None:
         nodes = list(self._tree.nodes())
@@ -508,7 +403,8 @@ class RadixDesign(Design):
             self.pool.give(node.blocks)
         self._tree.clear()
         self._idle_blocks = 0
-        self._idle = idle_items(self.eviction, self, by_release=not self._by_use)
+        self._idle = self._nothing_idle()
+        self._standing.clear()
 
     def blocks(self) -> Iterator[int]:
         for node in self._tree.nodes():
@@ -526,8 +422,8 @@ class RadixDesign(Design):
                 raise InvariantError(f"{parent!r} has fewer pins than its children together")
             if self.events is not None and len(node.page_keys) != len(node.blocks):
                 raise InvariantError(f"{node!r} has {len(node.page_keys)} page keys")
-            if self._histories and parent.history < node.history:
-                raise InvariantError(f"{node!r} was longer once than its parent knows")
+            if fault := self._standing.check(node):
+                raise InvariantError(f"{node!r} {fault}")
             if not node.pins:
                 idle += len(node.blocks)
             queued = node in self._idle

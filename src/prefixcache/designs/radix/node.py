@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, overload
 
 from prefixcache.designs.children import ChildIndex
 from prefixcache.keys.extras import Extras
@@ -21,7 +22,7 @@ class Node:
         parent: None for the root of a scope.
         key: the tokens; with keys that look one token ahead, the token behind the last page as well.
         children: by routing key (the first page).
-        index: the children by the beginning of their first page, where there are many and it is needed.
+        index: the children by the beginning of their first page, where there are many and it was needed.
         extras: media and extra ids of its tokens.
         pins: requests whose path passes through here; never less than a child's.
         end: tokens from the beginning of the prompt to the end of this node.
@@ -65,6 +66,51 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node(end={self.end}, pages={len(self.blocks)}, pins={self.pins}, children={len(self.children)})"
+
+
+class PathBlocks(Sequence[int]):
+    """The blocks of a matched path, put together only when somebody looks: a probe just counts them.
+
+    Valid as long as the tree is not changed.
+    """
+
+    __slots__ = ("_inside", "_length", "_page", "_pages", "_path")
+
+    def __init__(self, path: list[Node], inside: Node | None, pages: int, page: int) -> None:
+        self._path = path
+        self._inside = inside
+        self._pages = pages
+        self._page = page
+        self._length = (path[-1].end // page if path else 0) + pages
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def idle(self) -> int:
+        """How many are in nobody's table: the last ones, since a pinned node's parent is pinned. O(log nodes)."""
+        if self._inside is not None and self._inside.pins:
+            return 0
+        pinned = bisect_left(self._path, True, key=lambda node: not node.pins)
+        return self._length - (self._path[pinned - 1].end // self._page if pinned else 0)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> array[int]: ...
+    def __getitem__(self, index: int | slice) -> int | array[int]:
+        return self._together()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._together())
+
+    def _together(self) -> array[int]:
+        blocks = array("i")
+        for node in self._path:
+            blocks.extend(node.blocks)
+        if self._inside is not None:
+            blocks.extend(self._inside.blocks[: self._pages])
+        return blocks
 
 
 class Place:

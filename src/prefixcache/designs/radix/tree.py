@@ -28,14 +28,12 @@ class RadixTree:
     Args:
         page: tokens per page.
         ahead: tokens behind a page that belong to its identity, 0 or 1.
-        indexed: whether nodes keep their children in token order too, for `nearest`.
         child_hash: test hook: replaces the hash of a routing key.
     """
 
-    def __init__(self, page: int, ahead: int, indexed: bool, child_hash: Callable[[bytes], int] | None) -> None:
+    def __init__(self, page: int, ahead: int, child_hash: Callable[[bytes], int] | None) -> None:
         self.page = page
         self.ahead = ahead
-        self.indexed = indexed
         self._child_hash = child_hash
         self._page_bytes = page * TOKEN_BYTES
         self._ahead_bytes = ahead * TOKEN_BYTES
@@ -56,22 +54,26 @@ class RadixTree:
         path: list[Node] = []
         ahead = self._ahead_bytes
         at, stop = start * TOKEN_BYTES, end * TOKEN_BYTES + ahead
+        if not isinstance(tokens, bytes):  # a growing prompt: a slice of bytes can be looked up, this cannot
+            tokens = bytes(tokens[at:stop])
+            extras = extras.cut(start, end + self.ahead) if extras is not None else None
+            at, stop, end = 0, stop - at, end - start
         routing_bytes = self._routing_bytes
         last = stop - routing_bytes  # behind it there is no whole page
         plain = extras is None and self._child_hash is None
         while at <= last:
-            routing = (
-                bytes(tokens[at : at + routing_bytes]) if plain else self.routing(tokens, extras, at // TOKEN_BYTES)
-            )
+            routing = tokens[at : at + routing_bytes] if plain else self.routing(tokens, extras, at // TOKEN_BYTES)
             child = node.children.get(routing)
             if child is None:
                 break
             key = child.key
-            if not (at + len(key) <= stop and tokens.startswith(key, at) and extras is None and child.extras is None):
+            behind = at + len(key)
+            # Most edges match whole and carry nothing: one memcmp.
+            if extras is not None or child.extras is not None or behind > stop or not tokens.startswith(key, at):
                 common = self._common(child, tokens, extras, at // TOKEN_BYTES, end)
                 if common * TOKEN_BYTES + ahead < len(key):
                     return path, child, common
-            at += len(key) - ahead
+            at = behind - ahead
             path.append(child)
             node = child
         return path, None, 0
@@ -103,6 +105,8 @@ class RadixTree:
 
     def routing_of(self, node: Node) -> Hashable:
         """The routing key that `node` is registered under."""
+        if node.extras is None and self._child_hash is None:
+            return node.key[: self._routing_bytes]
         return self.routing(node.key, node.extras, 0)
 
     def nearest(
@@ -119,9 +123,10 @@ class RadixTree:
         most = min(most, self.page + self.ahead)
         best: Node | None = None
         longest = 0
-        if node.index is not None:
+        index = self._index_of(node)
+        if index is not None:
             text = bytes(tokens[at * TOKEN_BYTES : (at + most) * TOKEN_BYTES])
-            found = node.index.best(text)
+            found = index.best(text)
             candidates = [] if found is None else [found[0]]
         else:
             candidates = list(node.children.values())
@@ -148,18 +153,17 @@ class RadixTree:
         if parent.children is NO_CHILDREN:
             parent.children = {}
         parent.children[self.routing_of(node)] = node
-        if not self.indexed:
-            return
-        if parent.index is not None:
-            self._index(parent.index, node)
-        elif len(parent.children) > _FEW:
-            parent.index = ChildIndex()
-            for child in parent.children.values():
-                self._index(parent.index, child)
+        if parent.index is not None and self._is_plain(node):
+            parent.index.add(node.key[: self._routing_bytes], node)
 
-    def _index(self, index: ChildIndex[Node], node: Node) -> None:
-        if self._is_plain(node):
-            index.add(node.key[: self._routing_bytes], node)
+    def _index_of(self, node: Node) -> ChildIndex[Node] | None:
+        """The children by the beginning of their first page, kept up from the first time it is needed on."""
+        if node.index is None and len(node.children) > _FEW:
+            node.index = ChildIndex()
+            for child in node.children.values():
+                if self._is_plain(child):
+                    node.index.add(child.key[: self._routing_bytes], child)
+        return node.index
 
     def _is_plain(self, node: Node) -> bool:
         """Whether the first page carries no extras: only such pages are found by their beginning alone."""

@@ -27,6 +27,13 @@ def test_no_encoding_is_equal_to_or_the_beginning_of_another():
     assert not any(b.startswith(a) for a, b in itertools.pairwise(encodings))
 
 
+def test_a_scope_is_read_back_from_its_encoding():
+    for model, adapter, salt in itertools.product(("", "m", 0), FIELDS, FIELDS):
+        for ids in (False, True):
+            scope = Scope(model, 7, adapter, salt)
+            assert Scope.decode(scope.encode(0, ids)) == (scope, ids)
+
+
 def test_empty_means_none():
     assert Scope(adapter="", salt="") == Scope() == Scope(adapter=None)
     assert Scope(adapter=0) != Scope()

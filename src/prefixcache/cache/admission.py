@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefixcache.blocks.retention import Retention
-from prefixcache.cache.books import Copy, Hit
+from prefixcache.cache.books import BlockCounters, Copy, Hit, Planned
 from prefixcache.cache.core import Core
 from prefixcache.cache.prompts import Asked
-from prefixcache.designs import Match, Partial
+from prefixcache.designs import Match, Partial, Prompt
 from prefixcache.errors import NoSpace
+from prefixcache.keys.extras import Extras
+from prefixcache.keys.tokens import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Request
@@ -128,6 +130,23 @@ class Admission:
             return Hit(0, 0, {"device": 0}, "empty")
         plan = self.plan(ask, self.room())
         return Hit(plan.cached, plan.need, {"device": plan.cached}, plan.reason)
+
+    def plan_batch(self, asks: list[Ask]) -> list[Planned]:
+        """What `admit_batch` would do now with each of these. Changes nothing."""
+        core, room, planned = self.core, self.room(), []
+        underway = {_next_block(live.holding.prompt, live.computed_tokens, core) for live in core.live if live.stores}
+        for ask in asks:
+            plan = self.plan(ask, room)
+            need = self._needed(plan, ask, room)
+            fits = need <= room.left
+            following = _next_block(ask.asked.prompt, plan.match.tokens, core)
+            wait = following is not None and following in underway
+            if fits:
+                room.admit(plan, core.design.idle_blocks(plan.match))
+                if ask.store:
+                    underway.add(following)
+            planned.append(Planned(plan.cached, need, fits, wait, plan.reason))
+        return planned
 
     def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""
@@ -251,11 +270,15 @@ class Admission:
 
     def require_room(self, plan: Plan, ask: Ask, room: Room) -> None:
         """Raises `NoSpace` when the plan does not fit now."""
-        need = plan.need
-        if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
-            need = max(need, self._fit(plan.match, max(ask.asked.length, ask.reserve), room).need)
+        need = self._needed(plan, ask, room)
         if need > room.left:
             raise NoSpace(need, room.left)
+
+    def _needed(self, plan: Plan, ask: Ask, room: Room) -> int:
+        """Blocks that must be there: what is drawn, or what the whole prompt would draw if it must fit."""
+        if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
+            return max(plan.need, self._fit(plan.match, max(ask.asked.length, ask.reserve), room).need)
+        return plan.need
 
     def claim(self, request: Request, ask: Ask, plan: Plan) -> None:
         """Phase one: pin all that was matched. No allocation, no eviction, no copy.
@@ -296,8 +319,10 @@ class Admission:
             if partial.handle is not None:
                 design.inherit(partial, target)
             request.pending.append((Copy(partial.source, target, partial.tokens), partial.handle))
+            self.core.note_copies(request)
             self.core.counters.copied_blocks += 1
         request.begin(plan.cached)
+        self._count_blocks(request, ask.asked.length, plan, new)
         length = ask.asked.length
         queries = 0 if plan.reason == "read off" or ask.asked.why_not else length
         counters = self.core.counters
@@ -314,6 +339,17 @@ class Admission:
         counters.prompt_tokens += length
         counters.cached_tokens += plan.cached
         counters.lookahead_tokens += plan.dropped
+
+    def _count_blocks(self, request: Request, length: int, plan: Plan, new: Sequence[int]) -> None:
+        """Where the blocks of a prompt come from. Its last token is never reusable: a block for it alone is empty."""
+        core, table, size = self.core, request.holding.table, self.core.design.block_size
+        request.block_counters = BlockCounters()
+        core.count_allocated(request, len(table) - len(new), new)
+        core.pool.note_written(table[len(plan.match.blocks) : -(-(length - 1) // size)])
+        reused = len(plan.match.blocks) + (plan.partial is not None)
+        for counts in (request.block_counters, core.block_counters):
+            counts.reused += reused
+            counts.missed += -(-length // size) - reused
 
     def _take_over(self, request: Request, partial: Partial, copiers: list[tuple[Request, Plan]]) -> None:
         """The source leaves the index and is the request's own, which others of the batch may still copy from.
@@ -332,6 +368,16 @@ class Admission:
                 (copy, None) if copy.source == partial.source else (copy, handle) for copy, handle in copier.pending
             ]
         design.take(request.holding, partial)
+
+
+def _next_block(prompt: Prompt, done: int, core: Core) -> tuple[bytes, bytes, Extras | None] | None:
+    """The whole prefix up to the end of the first full block that is not done; None when there is none."""
+    size = core.design.block_size
+    end = (done // size + 1) * size
+    if end * TOKEN_BYTES > len(prompt.tokens):
+        return None
+    extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
+    return prompt.root, bytes(prompt.tokens[: end * TOKEN_BYTES]), extras
 
 
 def _found(match: Match) -> int:

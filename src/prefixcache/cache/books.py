@@ -45,6 +45,35 @@ class Hit:
     reason: str
 
 
+def rate(hits: int, total: int) -> float:
+    """What share of the total was hit: the one definition of every hit rate here; 0.0 of nothing."""
+    return hits / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """The blocks of one request since its latest admission, as TensorRT-LLM counts them.
+
+    Attributes:
+        allocated: blocks taken for it, empty or evicted.
+        new: of these, blocks that had never held tokens.
+        generated: of the allocated ones, those behind the prompt.
+        reused: blocks of the prompt whose KV was cached, whole or in part.
+        missed: blocks of the prompt whose KV was not.
+    """
+
+    allocated: int = 0
+    new: int = 0
+    generated: int = 0
+    reused: int = 0
+    missed: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """reused / (reused + missed)."""
+        return rate(self.reused, self.reused + self.missed)
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """Monotonic counters since construction, recorded once per admission; lookups and refusals do not count.
@@ -61,6 +90,7 @@ class Stats:
         published_blocks, evicted_blocks, copied_blocks: blocks so far.
         duplicate_blocks: blocks given back because another request had computed the same.
         lookahead_tokens: tokens not reused because a draft model looks one token ahead.
+        allocated_blocks, new_blocks, generated_blocks, reused_blocks, missed_blocks: sums of `RequestStats`.
     """
 
     requests: int = 0
@@ -78,16 +108,26 @@ class Stats:
     copied_blocks: int = 0
     duplicate_blocks: int = 0
     lookahead_tokens: int = 0
+    allocated_blocks: int = 0
+    new_blocks: int = 0
+    generated_blocks: int = 0
+    reused_blocks: int = 0
+    missed_blocks: int = 0
 
     @property
     def hit_rate(self) -> float:
         """hits / queries; 0.0 before the first query."""
-        return self.hits / self.queries if self.queries else 0.0
+        return rate(self.hits, self.queries)
 
     @property
     def block_hit_rate(self) -> float:
         """block_hits / block_queries, as vLLM 0.8.5 counts; 0.0 before the first query."""
-        return self.block_hits / self.block_queries if self.block_queries else 0.0
+        return rate(self.block_hits, self.block_queries)
+
+    @property
+    def reuse_rate(self) -> float:
+        """reused_blocks / (reused_blocks + missed_blocks), as TensorRT-LLM counts."""
+        return rate(self.reused_blocks, self.reused_blocks + self.missed_blocks)
 
     @property
     def hit_tokens(self) -> int:
@@ -113,6 +153,42 @@ class Counters:
     copied_blocks: int = 0
     duplicate_blocks: int = 0
     lookahead_tokens: int = 0
+    allocated_blocks: int = 0
+    new_blocks: int = 0
+    generated_blocks: int = 0
+    reused_blocks: int = 0
+    missed_blocks: int = 0
+
+
+@dataclass(slots=True)
+class BlockCounters:
+    """`RequestStats` while the request runs."""
+
+    allocated: int = 0
+    new: int = 0
+    generated: int = 0
+    reused: int = 0
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What one request of a batch would get from `open_batch` now.
+
+    Attributes:
+        cached: tokens that need not be computed.
+        need: blocks it would draw from free + idle.
+        fits: whether it would be admitted with those before it; else it would come back as `NoSpace`.
+        wait: whether an earlier request, of the batch or live, is computing the next block that this one
+            needs: a step later it would be a hit.
+        reason: why not more, as in `Hit`.
+    """
+
+    cached: int
+    need: int
+    fits: bool
+    wait: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
-from prefixcache.cache.books import Books, Counters, Stats
+from prefixcache.cache.books import BlockCounters, Books, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.removals import Removals
 from prefixcache.designs import BASELINES, DESIGNS, Design, Options, read_options
@@ -33,13 +33,33 @@ class Core:
     live: set[Request] = field(default_factory=set)
     pins: set[Pin] = field(default_factory=set)
     quarantine: set[Request] = field(default_factory=set)  # closed, with blocks not yet settled
+    copying: set[Request] = field(default_factory=set)  # with copies that may still read their source
     counters: Counters = field(default_factory=Counters)
+    block_counters: BlockCounters = field(default_factory=BlockCounters)
     next_request: int = 0
+
+    def count_allocated(self, request: Request, index: int, blocks: Sequence[int]) -> None:
+        """These blocks were allocated for a request, for its table from `index` on. O(blocks)."""
+        new = self.pool.never_written(blocks)
+        prompt_blocks = -(-request.prompt_length // self.design.block_size)
+        generated = len(blocks) - min(max(prompt_blocks - index, 0), len(blocks))
+        for counts in (request.block_counters, self.block_counters):
+            counts.allocated += len(blocks)
+            counts.new += new
+            counts.generated += generated
 
     def read_stats(self) -> Stats:
         """The counters now."""
         counts = {item.name: getattr(self.counters, item.name) for item in fields(Counters)}
+        counts |= {f"{item.name}_blocks": getattr(self.block_counters, item.name) for item in fields(BlockCounters)}
         return Stats(**counts, evicted_blocks=self.design.evicted)
+
+    def note_copies(self, request: Request) -> None:
+        """The unfinished copies of a request have changed."""
+        if request.pending or request.given_up_copies:
+            self.copying.add(request)
+        else:
+            self.copying.discard(request)
 
     def books(self) -> Books:
         """Where the blocks are now."""

@@ -37,15 +37,21 @@ class Lifecycle:
                 )
             if request.pending:
                 raise RequestError(f"computed({n}): {len(request.pending)} copies are pending; do them, then copied()")
-            if self.core.pool.any_shared(self._to_write(holding)):
-                raise RequestError(f"computed({n}): another request has yet to copy out of a block of this table")
+            if self.core.copying:
+                self._require_copied(holding, n)
             request._computed = n
             holding.step = self.core.design.step
             self._publish(request, self._publishable(request, n))
 
-    def _to_write(self, holding: Holding) -> Sequence[int]:
-        """Blocks whose content this request still changes or publishes."""
-        return holding.table[holding.held :] if self._stores(holding) else ()
+    def _require_copied(self, holding: Holding, n: int) -> None:
+        """Raises `RequestError` while any request has yet to copy out of a block of this table.
+
+        A reuser must not overwrite what an earlier request of its batch still needs.
+        """
+        sources = {copy.source for other in self.core.copying for copy in other.unfinished_copies()}
+        for block in holding.table:
+            if block in sources:
+                raise RequestError(f"computed({n}): another request has yet to copy out of block {block} of this table")
 
     def _stores(self, holding: Holding) -> bool:
         return holding.store and holding.generation == self.core.generation
@@ -64,6 +70,7 @@ class Lifecycle:
             return
         before, kept = holding.held, self.core.design.kept
         moves = self.core.design.publish(holding, length, tail)
+        self.core.pool.note_written(holding.table[before : holding.held])
         request.moves += moves
         duplicates = len(moves) + self.core.design.kept - kept
         self.core.counters.published_blocks += holding.held - before - duplicates
@@ -77,6 +84,7 @@ class Lifecycle:
         for copy, handle in request.pending:
             self._drop_source(copy, handle)
         request.pending.clear()
+        self.core.note_copies(request)
 
     def _drop_source(self, copy: Copy, handle: Any) -> None:
         if handle is None:
@@ -127,7 +135,14 @@ class Lifecycle:
         available = self.core.design.available
         if more > available:
             raise NoSpace(more, available)
-        table.extend(self.core.design.allocate_more(request.holding, more))
+        self._extend(request, more)
+
+    def _extend(self, request: Request, blocks: int) -> None:
+        """Private blocks behind the table; the caller has checked the room."""
+        table = request.holding.table
+        new = self.core.design.allocate_more(request.holding, blocks)
+        self.core.count_allocated(request, len(table), new)
+        table.extend(new)
 
     # -- branching and going back ---------------------------------------------------------------------
 
@@ -151,12 +166,13 @@ class Lifecycle:
             for index in range(holding.held, kept):
                 core.pool.share(holding.table[index])
                 child.holding.table.append(holding.table[index])
-            child.holding.table.extend(core.design.allocate_more(child.holding, new))
+            self._extend(child, new)
             for index in range(kept, -(-computed // size)):
                 source = holding.table[index]
                 core.pool.share(source)
                 copy = Copy(source, child.holding.table[index], min(computed - index * size, size))
                 child.pending.append((copy, None))
+                core.note_copies(child)
                 core.counters.copied_blocks += 1
             return child
 
@@ -190,21 +206,23 @@ class Lifecycle:
             size = core.design.block_size
             whole = (length - core.design.ahead) // size
             rest = length - whole * size  # kept tokens that share their block with forgotten ones
-            inside = rest > 0 and core.design.owns(holding, whole)
+            owned = rest > 0 and core.design.owns(holding, whole)
+            # A fork may have the block in its table, or may yet copy from it: then it must not be written either.
+            inside = owned or (rest > 0 and core.pool.shared(holding.table[whole]))
             private = core.design.private(holding, whole + (rest > 0))
             if inside and core.design.available + len(private) < 1:
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
             self._forget_copies(request, whole + (rest > 0))
             source = holding.table[whole] if inside else -1
-            handle = core.design.handle(holding, whole) if inside else None
-            if inside:
+            handle = core.design.handle(holding, whole) if owned else None
+            if owned:
                 core.design.hold(handle)
-            core.design.cut(holding, whole)
+            core.design.shrink(holding, whole, whole + (rest > 0))
             del holding.table[whole + (0 if inside or not rest else 1) :]
-            core.design.give_back(private)
             if inside:
-                holding.table.extend(core.design.allocate_more(holding, 1))
+                self._extend(request, 1)
                 request.pending.append((Copy(source, holding.table[whole], rest), handle))
+                core.note_copies(request)
                 core.counters.copied_blocks += 1
             self._truncate(request, length)
 
@@ -215,6 +233,7 @@ class Lifecycle:
             if copy.target in dropped:
                 self._drop_source(copy, handle)
         request.pending = [entry for entry in request.pending if entry[0].target not in dropped]
+        self.core.note_copies(request)
 
     def _truncate(self, request: Request, length: int) -> None:
         request.owed, request.owed_ids = b"", ()
@@ -249,11 +268,12 @@ class Lifecycle:
             holding.table = array("i")
             if in_flight:
                 request.given_up = list(core.pool.quarantine(private))
-                request.given_up_sources = [copy if handle is None else handle for copy, handle in sources]
+                request.given_up_copies = sources
                 core.quarantine.add(request)
             else:
                 for copy, handle in sources:
                     self._drop_source(copy, handle)
+            core.note_copies(request)
             core.live.discard(request)
             request._state = state
 
@@ -274,12 +294,10 @@ class Lifecycle:
             self.core.quarantine.discard(request)
             self.core.pool.settle(request.given_up)
             request.given_up = []
-            for source in request.given_up_sources:
-                if isinstance(source, Copy):
-                    self.core.pool.give((source.source,))
-                else:
-                    self.core.design.drop(source)
-            request.given_up_sources = []
+            for copy, handle in request.given_up_copies:
+                self._drop_source(copy, handle)
+            request.given_up_copies = []
+            self.core.note_copies(request)
 
     def resume(self, request: Request, append: TokenLike | None) -> None:
         given = as_tokens(append) if append is not None else b""

@@ -9,7 +9,7 @@ from typing import Any
 from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.retention import PriorityLike, Retention, read_retention
 from prefixcache.cache.admission import Admission, Ask
-from prefixcache.cache.books import Books, Hit, Stats
+from prefixcache.cache.books import Books, Hit, Planned, Stats
 from prefixcache.cache.core import make_core
 from prefixcache.cache.explain import Explainer, Explanation
 from prefixcache.cache.lifecycle import Lifecycle
@@ -202,13 +202,28 @@ class PrefixCache:
         as a `NoSpace` value; the rest is as if it had not been there. Bad arguments raise before anything is
         changed. Presets whose original has no such claim admit in a loop.
         """
+        return self._life.open(self._asks(requests), batch=self._batch == "claim")
+
+    def plan(self, requests: Sequence[Mapping[str, Any]]) -> list[Planned]:
+        """What `open_batch` would give each of these now, and which of them had better wait a step. Changes nothing.
+
+        The hits and refusals are those of `open_batch` called next with the same batch; presets that admit in
+        a loop may give less, when what one request brings in pushes out what a later one matches.
+        """
+        asks = self._asks(requests)
+        with self._core.lock:
+            for ask in asks:
+                refresh(ask.asked, self._core.generation)
+            return self._admission.plan_batch(asks)
+
+    def _asks(self, requests: Sequence[Mapping[str, Any]]) -> list[Ask]:
         asks = []
         for i, arguments in enumerate(requests):
             try:
                 asks.append(self._ask(**arguments))
             except TypeError as error:
                 raise OptionError(f"request {i} of the batch: {error}") from None
-        return self._life.open(asks, batch=self._batch == "claim")
+        return asks
 
     def _ask(
         self,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from prefixcache.blocks.eviction import Policy
+from prefixcache.designs.hash_chain import BY_STEP
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -20,7 +23,7 @@ class Preset:
 
     design: str
     original: str
-    eviction: str | None = None
+    eviction: str | Policy | None = None
     options: dict[str, Any] = field(default_factory=dict)
     batch: str = "claim"
 
@@ -39,6 +42,33 @@ PRESETS: dict[str, Preset] = {
             "priorities": "any",
         },
         batch="loop",
+    ),
+    "vllm-0.8.5": Preset(
+        design="hash_chain",
+        original="vLLM 0.8.5, PrefixCachingBlockAllocator",
+        eviction=BY_STEP,
+        options={"visibility": "step"},
+        batch="loop",
+    ),
+    "vllm-1": Preset(
+        design="hash_chain",
+        original="vLLM 0.33.0, the block pool of its v1 engine",
+        eviction="lru",
+        options={"duplicates": "keep", "hash": "sha256_cbor", "search": "linear", "must_fit": True},
+        batch="loop",
+    ),
+    "trtllm": Preset(
+        design="block_trie",
+        original="TensorRT-LLM, its C++ KV cache manager after the batch claim (mid 2026), one window, no host memory",
+        eviction="priority",
+        options={
+            "partial": "take",
+            "store_last": False,
+            "duplicates": "keep",
+            "evict_from": "anywhere",
+            "media": "block",
+            "tails": "all",
+        },
     ),
     "trtllm-v2": Preset(
         design="digest_chain",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from prefixcache.designs import Prompt
@@ -11,6 +12,8 @@ from prefixcache.errors import ScopeError, TokenError
 from prefixcache.keys.extras import Extras, Media, pack_extra_ids, read_media
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens
+
+_EVERYBODY = Scope()
 
 MediaLike: TypeAlias = Iterable[Media | Mapping[str, Any]]
 
@@ -49,7 +52,7 @@ def read_prompt(
     """
     buffer = as_tokens(tokens)
     length = len(buffer) // TOKEN_BYTES
-    given = Scope() if scope is None else scope
+    given = _EVERYBODY if scope is None else scope
     if not isinstance(given, Scope):
         raise ScopeError(f"scope is {scope!r}: expected a Scope")
     ids = b"" if extra_ids is None else pack_extra_ids(extra_ids, length)
@@ -65,8 +68,15 @@ def read_prompt(
 
 def locate(buffer: bytes, scope: Scope, extras: Extras | None, uses_ids: bool, generation: int) -> Prompt:
     """The prompt under the scope's full identity in this generation."""
+    root, full = _identity(scope, generation, uses_ids)
+    return Prompt(buffer, root, full, extras)
+
+
+@lru_cache(maxsize=4096)
+def _identity(scope: Scope, generation: int, uses_ids: bool) -> tuple[bytes, Scope]:
+    """The encoded scope, and the scope with its generation filled in. Remembered: requests share few scopes."""
     full = scope if scope.generation is not None else replace(scope, generation=generation)
-    return Prompt(buffer, full.encode(generation, uses_ids), full, extras)
+    return full.encode(generation, uses_ids), full
 
 
 def refresh(asked: Asked, generation: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prefixcache.cache.books import Copy, snapshot
+from prefixcache.cache.books import BlockCounters, Copy, RequestStats, snapshot
 from prefixcache.designs import Holding
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.scope import Scope
@@ -31,8 +32,9 @@ class Request:
         self.holding = holding
         self.pending: list[tuple[Copy, Any]] = []  # unfinished copies, each with what its source is pinned by
         self.given_up: list[int] = []  # blocks in quarantine
-        self.given_up_sources: list[Any] = []  # pins of copy sources that in-flight work may still read
+        self.given_up_copies: list[tuple[Copy, Any]] = []  # the same, in flight when the request was released
         self.moves: list[tuple[int, int, int]] = []
+        self.block_counters = BlockCounters()
         self.reads = self.stores = True
         self.why_not = ""
         self.owed = b""  # tokens that a refused append still owes, with their extra ids
@@ -116,6 +118,12 @@ class Request:
         with self._life.core.lock:
             return tuple(copy for copy, _ in self.pending)
 
+    @property
+    def stats(self) -> RequestStats:
+        """Its blocks since the latest admission."""
+        with self._life.core.lock:
+            return RequestStats(**asdict(self.block_counters))
+
     def __repr__(self) -> str:
         return (
             f"Request(id={self.id}, state={self._state}, length={self.length}, "
@@ -193,7 +201,8 @@ class Request:
     def resume(self, append: TokenLike | None = None) -> Request:
         """Open a preempted sequence again, with the tokens that a refused append still owes.
 
-        `append`, when given, takes the place of those. Returns this request with a new hit in `cached`. Raises `NoSpace` and stays preempted.
+        `append`, when given, takes the place of those. Returns this request with a new hit in `cached`. Raises
+        `NoSpace` and stays preempted.
         """
         self._life.resume(self, append)
         return self
@@ -212,14 +221,16 @@ class Request:
         design = self._life.core.design
         return iter(design.private(self.holding))
 
+    def unfinished_copies(self) -> Iterator[Copy]:
+        """Copies that may still read their source: pending ones, and those in flight at the release."""
+        for copy, _ in (*self.pending, *self.given_up_copies):
+            yield copy
+
     def claimed_sources(self) -> Iterator[int]:
         """Private blocks of other requests that unfinished copies read."""
-        for copy, handle in self.pending:
+        for copy, handle in (*self.pending, *self.given_up_copies):
             if handle is None:
                 yield copy.source
-        for handle in self.given_up_sources:
-            if isinstance(handle, Copy):
-                yield handle.source
 
     def quarantined_blocks(self) -> list[int]:
         """Blocks held back until `settled()`."""

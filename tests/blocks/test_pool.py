@@ -47,10 +47,10 @@ def test_a_shared_block_is_freed_by_its_last_claim():
 def test_quarantine_keeps_blocks_back():
     pool = BlockPool(4)
     blocks = pool.take(2)
-    held = pool.quarantine(blocks)
+    pool.quarantine(blocks)
     assert (pool.free, pool.quarantined) == (2, 2)
-    pool.check(held)
-    pool.settle(held)
+    pool.check(blocks)
+    pool.settle(blocks)
     assert (pool.free, pool.quarantined) == (4, 0)
 
 

@@ -74,6 +74,7 @@ class BlockPool:
         self.free_list: FreeList = FreeStack()
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0
+        self._written = bytearray()  # by id: whether it ever held tokens
         self._claims: dict[int, int] = {}  # private blocks with more than one claim
 
     @property
@@ -112,6 +113,19 @@ class BlockPool:
         self._fresh = fresh + n
         return range(fresh, self._fresh)
 
+    def note_written(self, blocks: Sequence[int]) -> None:
+        """These blocks hold, or are going to hold, the KV of tokens."""
+        written = self._written
+        if len(written) < self._fresh:
+            written.extend(bytes(self._fresh - len(written)))
+        for block in blocks:
+            written[block] = 1
+
+    def never_written(self, blocks: Sequence[int]) -> int:
+        """How many of these blocks never held tokens."""
+        written, known = self._written, len(self._written)
+        return sum(block >= known or not written[block] for block in blocks)
+
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""
         self.free_list.add(self.unclaim(blocks))
@@ -142,16 +156,14 @@ class BlockPool:
             self._claims.pop(block, None)
         return left > 0
 
-    def quarantine(self, blocks: Sequence[int]) -> array[int]:
-        """Hold blocks back until `settle`: in-flight work may still write them. Returns those held back."""
-        held = array("i", (block for block in blocks if not self._drop_claim(block)))
-        self._quarantined += len(held)
-        return held
+    def quarantine(self, blocks: Sequence[int]) -> None:
+        """Hold blocks back until `settle`: in-flight work may still write them, whoever else has a claim on them."""
+        self._quarantined += len(blocks)
 
     def settle(self, blocks: Sequence[int]) -> None:
-        """The work on quarantined blocks is over: they are free again."""
+        """The work on quarantined blocks is over: one claim on each is given back."""
         self._quarantined -= len(blocks)
-        self.free_list.add(blocks)
+        self.give(blocks)
 
     def check(self, lent: Iterable[int]) -> None:
         """Assert that `lent` (each block that somebody owns, quarantined ones too, once) and the free ones are all."""

@@ -208,6 +208,8 @@ class Admission:
             return take
         if copying <= room.left:
             return Plan(match, partial, False, inside, copying, overruled)
+        if taking > room.left:  # refused in any case: going without the hit draws as much
+            return Plan(match, partial, False, inside, taking, overruled)
         # An idle source with children can be taken over when everything else that is idle has to go anyway.
         if takeable or (unclaimed and taking == room.left):
             return take

@@ -77,7 +77,8 @@ class Core:
         for request in self.live | self.quarantine:
             for block in request.claimed_sources():
                 private[block] = private.get(block, 0) + 1
-            owned += request.quarantined_blocks()
+            for block in request.quarantined_blocks():
+                private[block] = private.get(block, 0) + 1
         for block, claims in private.items():
             if claims > 1 and not self.pool.shared(block):
                 raise InvariantError(f"block {block} is in {claims} tables, its count says one")

@@ -264,11 +264,15 @@ class Lifecycle:
             self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
             sources = request.pending
             request.pending = []
+            written = set(holding.table[computed // core.design.block_size :])  # what in-flight work may still write
             private = core.design.let_go(holding, in_flight)
             holding.table = array("i")
             if in_flight:
-                request.given_up = list(core.pool.quarantine(private))
-                request.given_up_copies = sources
+                held = [block for block in private if block in written]
+                core.design.give_back([block for block in private if block not in written])
+                core.pool.quarantine(held)
+                request.given_up += held
+                request.given_up_copies += sources
                 core.quarantine.add(request)
             else:
                 for copy, handle in sources:

@@ -67,9 +67,11 @@ def read_retention(
 ) -> Retention:
     """Check and normalise the retention arguments of `open`; raises `OptionError` naming the bad one."""
 
+    least, most = (-(2**62), 2**62) if any_priority else (0, 100)
+
     def check_priority(value: object, what: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not (any_priority or 0 <= value <= 100):
-            raise OptionError(f"{what} is {value!r}: expected an integer from 0 to 100")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise OptionError(f"{what} is {value!r}: expected an integer from {least} to {most}")
 
     def check_ttl(value: object, what: str) -> None:
         if value is not None and (

@@ -49,7 +49,7 @@ class Policy:
 
     Attributes:
         name: what users call it.
-        rank: from the facts of an item to integers; the smallest leaves first. Always of one length.
+        rank: from the facts of an item to integers of at most 64 bits, always equally many; the smallest leaves first.
         uses: which facts beyond recency, age and place the ranks rest on, of "hits", "priority" and
             "history": a design need not keep the others.
     """

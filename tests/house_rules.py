@@ -33,6 +33,7 @@ ROOT_FOLDER = {
     "native",
     "pyproject.toml",
     "requirements-dev.lock",
+    "requirements-engine.lock",
     "requirements.lock",
     "src",
     "tests",
@@ -288,9 +289,9 @@ def honest_tests(root: Path) -> Iterator[str]:
 
 
 def locks(root: Path) -> Iterator[str]:
-    """Both lock files pin everything to one version, and they agree with each other and the project file."""
+    """The lock files pin everything to one version, and they agree with each other and the project file."""
     pins: dict[str, dict[str, str]] = {}
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-engine.lock"):
         pins[name] = {}
         for number, line in enumerate((root / name).read_text().splitlines(), 1):
             if line.startswith("#"):
@@ -301,13 +302,19 @@ def locks(root: Path) -> Iterator[str]:
             pins[name][_distribution(pin[1])] = pin[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())
     dependencies = {_distribution(entry) for entry in project["project"]["dependencies"]}
-    run, dev = pins.values()
+    extra = {_distribution(entry) for entry in project["project"].get("optional-dependencies", {}).get("engine", [])}
+    run, dev, engine = pins.values()
     yield from (
         f"requirements.lock: {missing} is not pinned; run make lock" for missing in sorted(dependencies - run.keys())
     )
     for name in sorted(run):
         if dev.get(name) != run[name]:
             yield f"requirements-dev.lock: {name} is not pinned as in requirements.lock; run make lock"
+    yield from (
+        f"requirements-engine.lock: {missing} is not pinned; run make lock" for missing in sorted(extra - engine.keys())
+    )
+    for name in sorted(engine.keys() & dev.keys()):
+        yield f"requirements-engine.lock: {name} is in requirements-dev.lock already; run make lock"
 
 
 def _distribution(requirement: str) -> str:

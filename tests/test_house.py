@@ -15,9 +15,12 @@ Rule = Callable[[Path], Iterator[str]]
 
 # A tree that keeps every rule: each planted violation changes it in one place.
 CLEAN = {
-    "pyproject.toml": '[project]\ndependencies = ["numpy>=1"]\n',
+    "pyproject.toml": (
+        '[project]\ndependencies = ["numpy>=1"]\n[project.optional-dependencies]\nengine = ["torch>=2,<3"]\n'
+    ),
     "requirements.lock": "numpy==2.0\n",
     "requirements-dev.lock": "numpy==2.0\npytest==9.0\n",
+    "requirements-engine.lock": "torch==2.13.0\n",
     "README.md": "# One\n\n[a page](docs/designs/radix.md#lookup) and [a heading](#one)\n",
     "docs/designs/radix.md": "# radix\n\n## Lookup\n",
     "docs/decisions/README.md": "[why](0001-why.md)\n",
@@ -91,6 +94,8 @@ VIOLATIONS: list[tuple[Rule, str, str]] = [
     (rules.locks, "requirements.lock", "--index-url somewhere\nnumpy==2.0\n"),
     (rules.locks, "requirements.lock", ""),
     (rules.locks, "requirements-dev.lock", "numpy==1.0\n"),
+    (rules.locks, "requirements-engine.lock", "transformers==5.24.0\n"),
+    (rules.locks, "requirements-engine.lock", "torch==2.13.0\nnumpy==2.0\n"),
 ]
 
 # Other programs are written against these; a change here is a change for users and stands in CHANGELOG.md.

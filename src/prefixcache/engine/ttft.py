@@ -32,7 +32,7 @@ class Case:
     Attributes:
         name: for the table.
         prefix, suffix: tokens.
-        block_size: tokens per block, where the case is about one.
+        block_size: tokens per block of designs that have more than one, where the case is about blocks.
     """
 
     name: str
@@ -140,8 +140,12 @@ def measure(
         # A suffix that began as another did would find more than the prefix.
         suffixes[:, 0] = random.permutation(vocabulary)[: len(suffixes)]
         floor = Floor(model, prefix)
-        for design, usual_size in dict.fromkeys((design, case.block_size or size) for design, size in setups):
-            yield _Bench(model, layout, design, usual_size, case, prefix, floor).run(suffixes)
+        for design, block_size in dict.fromkeys((design, _block_size(case, size)) for design, size in setups):
+            yield _Bench(model, layout, design, block_size, case, prefix, floor).run(suffixes)
+
+
+def _block_size(case: Case, usual: int) -> int:
+    return case.block_size if case.block_size is not None and usual > 1 else usual
 
 
 class _Bench:

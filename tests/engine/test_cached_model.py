@@ -1,0 +1,178 @@
+"""`generate` for people on transformers: the same results, or a refusal by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, TextStreamer
+
+from prefixcache.engine import CachedModel, random_model
+from prefixcache.errors import OptionError
+from tests.engine.small import VOCABULARY
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.2,
+    "max_position_embeddings": 512,
+    "eos_token_id": None,
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Any, Any]:
+    return random_model("llama", seed=1, **SMALL)
+
+
+@pytest.fixture
+def cached(pair: tuple[Any, Any]) -> CachedModel:
+    return CachedModel(*pair, memory=2**22, block_size=8)
+
+
+def test_three_lines(pair: tuple[Any, Any]) -> None:
+    model, tokenizer = pair
+    cached = CachedModel(model, tokenizer, memory=2**22)
+    answer = cached.generate("a prompt", max_new_tokens=5)
+    assert isinstance(answer, str)
+
+
+def test_ids_are_continued_as_transformers_does(pair: tuple[Any, Any], cached: CachedModel, seed: int) -> None:
+    model, _ = pair
+    rows = torch.from_numpy(np.random.default_rng(seed).integers(3, VOCABULARY // 2, (3, 40)))
+    rows[:, :30] = rows[0, :30]
+    expected = model.generate(rows, attention_mask=torch.ones_like(rows), max_new_tokens=12, do_sample=False)
+    assert torch.equal(cached.generate(rows, max_new_tokens=12, do_sample=False), expected)
+    assert torch.equal(cached.generate(input_ids=rows, max_length=52), expected)
+    # 24 tokens of the 30 are whole blocks, computed once for the three rows and not at all the second time.
+    assert cached.engine.computed_tokens == 40 + 2 * 16 + 3 * 11 + 3 * (8 + 11)
+
+
+def test_padding_and_ends(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    model, tokenizer = pair
+    given = tokenizer(["short", "a somewhat longer prompt"], return_tensors="pt", padding=True, padding_side="left")
+    free = model.generate(**given, max_new_tokens=16, do_sample=False)
+    length = given["input_ids"].shape[1]
+    end = int(free[1, length + 4])  # a token that ends one row early makes the other one pad
+    expected = model.generate(**given, max_new_tokens=16, do_sample=False, eos_token_id=end)
+    got = cached.generate(**given, max_new_tokens=16, do_sample=False, eos_token_id=end)
+    assert torch.equal(got, expected)
+
+
+def test_texts(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    model, tokenizer = pair
+    texts = ["one prompt", "one prompt more"]
+    answers = cached.generate(texts, max_new_tokens=9)
+    for text, answer in zip(texts, answers, strict=True):
+        ids = tokenizer(text, return_tensors="pt")
+        row = model.generate(**ids, max_new_tokens=9, do_sample=False)[0, ids["input_ids"].shape[1] :]
+        assert answer == tokenizer.decode(row, skip_special_tokens=True)
+        assert cached.generate(text, max_new_tokens=9) == answer
+    several = cached.generate("one prompt", max_new_tokens=4, do_sample=True, num_return_sequences=3)
+    assert len(several) == 3
+
+
+def test_stop_strings(cached: CachedModel) -> None:
+    whole = cached.generate("tell me", max_new_tokens=40)
+    middle = next(text for text in (whole[at : at + 2] for at in range(4, len(whole))) if text.isprintable())
+    assert cached.generate("tell me", max_new_tokens=40, stop_strings=middle) == whole[: whole.index(middle)]
+
+
+def test_sampling_repeats_with_the_seed_of_torch(cached: CachedModel) -> None:
+    def draw() -> str:
+        torch.manual_seed(4)
+        text: str = cached.generate("a prompt", max_new_tokens=12, do_sample=True, temperature=1.5, top_p=0.95)
+        return text
+
+    assert draw() == draw()
+
+
+class Recorder:
+    """A streamer that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.values: list[list[int]] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.values.append(value.flatten().tolist())
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_a_streamer_gets_what_transformers_gives_it(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    model, tokenizer = pair
+    ids = tokenizer("stream this", return_tensors="pt")
+    theirs, ours = Recorder(), Recorder()
+    model.generate(**ids, max_new_tokens=6, do_sample=False, streamer=theirs)
+    cached.generate(**ids, max_new_tokens=6, streamer=ours)
+    assert ours.values == theirs.values
+    assert ours.ended
+
+
+def test_the_streamer_of_transformers_prints(
+    pair: tuple[Any, Any], cached: CachedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streamer = TextStreamer(pair[1], skip_prompt=True, skip_special_tokens=True)
+    answer = cached.generate("stream this", max_new_tokens=12, streamer=streamer)
+    assert capsys.readouterr().out.strip() == answer.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("num_beams", 4),
+        ("repetition_penalty", 1.3),
+        ("no_repeat_ngram_size", 3),
+        ("output_scores", True),
+        ("return_dict_in_generate", True),
+        ("logits_processor", [object()]),
+        ("assistant_model", object()),
+        ("past_key_values", object()),
+        ("min_new_tokens", 5),
+        ("max_time", 1.0),
+        ("no_such_argument", 1),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(cached: CachedModel, name: str, given: object) -> None:
+    with pytest.raises(OptionError, match=rf"generate: {name}="):
+        cached.generate("x", **{name: given})
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("num_beams", 1), ("repetition_penalty", 1.0), ("output_scores", False), ("use_cache", True)]
+)
+def test_what_asks_for_nothing_is_accepted(cached: CachedModel, name: str, given: object) -> None:
+    assert isinstance(cached.generate("x", max_new_tokens=2, **{name: given}), str)
+
+
+def test_other_refusals(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    model, _ = pair
+    with pytest.raises(OptionError, match="use_cache=False"):
+        cached.generate("x", use_cache=False)
+    with pytest.raises(OptionError, match=r"repetition_penalty=1.2 of the model's generation_config"):
+        cached.generate("x", generation_config=GenerationConfig(repetition_penalty=1.2))
+    with pytest.raises(OptionError, match="either inputs or input_ids"):
+        cached.generate()
+    with pytest.raises(OptionError, match="one prompt and one sample, not 2x1"):
+        cached.generate(["a", "b"], streamer=Recorder())
+    with pytest.raises(OptionError, match="padding on the left"):
+        cached.generate(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.tensor([[1, 1, 0]]))
+    with pytest.raises(OptionError, match=r"attention_mask is \(1, 2\), input_ids \(1, 3\)"):
+        cached.generate(torch.ones(1, 3, dtype=torch.long), attention_mask=torch.ones(1, 2))
+    with pytest.raises(OptionError, match="max_length=3, but the prompt has 5 tokens"):
+        cached.generate(torch.full((1, 5), 9), max_length=3)
+    assert model.generation_config.max_new_tokens is None  # untouched
+
+
+def test_the_models_own_configuration_is_honoured(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    ids = pair[1]("x", return_tensors="pt")["input_ids"]
+    short = cached.generate(ids, generation_config=GenerationConfig(max_new_tokens=3, eos_token_id=None))
+    assert short.shape[1] == ids.shape[1] + 3
+    assert cached.generate(ids).shape[1] <= ids.shape[1] + 20

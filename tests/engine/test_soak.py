@@ -1,0 +1,43 @@
+"""Random traffic under pressure: greedy answers right, every block given back. Long form: bench/engine_soak.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefixcache import DESIGNS, PRESETS
+from prefixcache.engine import Engine, Job
+from tests.engine.small import VOCABULARY, engine, near_ties, small_model
+from tests.engine.traffic import Traffic
+
+STEPS = 150
+
+
+@pytest.mark.parametrize("design", [*DESIGNS, *PRESETS])
+def test_traffic_with_cancellations(design: str, seed: int) -> None:
+    soak(engine(design=design, tokens=240, step_tokens=24), "llama", seed)
+
+
+def test_traffic_on_a_recurrent_model(seed: int) -> None:
+    soak(engine("lfm2", tokens=240, step_tokens=24), "lfm2", seed)
+
+
+def soak(served: Engine, family: str, seed: int) -> None:
+    model = small_model(family)
+    greedy: list[Job] = []
+    traffic = Traffic(served, seed, VOCABULARY)
+    traffic.on_finished = lambda job: greedy.append(job) if job.params.temperature == 0 else None
+    for _ in range(STEPS):
+        traffic.step()
+    traffic.drain()
+    stats = served.cache.stats()
+    assert traffic.finished > 20
+    assert traffic.cancelled > 2
+    assert stats.preempted_requests > 0
+    assert stats.evicted_blocks > 0
+    assert served.cache.books().free == served.cache.capacity
+    ties = 0
+    for job in greedy:
+        for completion in job.completions:
+            assert completion.finish_reason == "length"
+            ties += near_ties(model, job.tokens, list(completion.tokens))
+    assert ties <= 1

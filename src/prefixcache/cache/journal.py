@@ -1,15 +1,25 @@
-"""The log of events until somebody takes them: numbered, bounded, in order."""
+"""The log of events until somebody takes them: numbered, bounded, in order.
+
+Until then they are kept as they come, in a fraction of the time and memory of the values that are given out:
+tokens as one buffer, and the keys of removals that follow each other in one list.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from prefixcache.cache.removals import Removals
 from prefixcache.events import Cleared, Event, Removed, Stored
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import to_tuple
+
+_StoredRaw: TypeAlias = tuple[tuple[bytes, ...], bytes | None, bytes, Scope]
+_Raw: TypeAlias = _StoredRaw | list[bytes] | Cleared  # stored, removed, cleared
+
+_MOST_KEYS = 1024  # of one removed event
 
 
 class Journal:
@@ -27,28 +37,27 @@ class Journal:
         self.removals = removals
         self.epoch = secrets.randbits(63)
         self._first = 0
-        self._events: deque[Event] = deque()
+        self._events: deque[_Raw] = deque()
         self._most = most
 
     def stored(self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope) -> None:
-        self._add(Stored(tuple(keys), parent, to_tuple(tokens), scope))
+        self._add((tuple(keys), parent, bytes(tokens), scope))
 
     def removed(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
         self.removals.note(keys)
         last = self._events[-1] if self._events else None
-        if isinstance(last, Removed):
-            self._events[-1] = Removed((*last.keys, *keys)) if len(last.keys) < 1024 else last
-            if len(last.keys) < 1024:
-                return
-        self._add(Removed(tuple(keys)))
+        if isinstance(last, list) and len(last) < _MOST_KEYS:
+            last += keys
+        else:
+            self._add(list(keys))
 
     def cleared(self) -> None:
         self.removals.clear()
         self._add(Cleared())
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: _Raw) -> None:
         self._events.append(event)
         if len(self._events) > self._most:
             self._events.popleft()
@@ -56,7 +65,14 @@ class Journal:
 
     def take(self) -> tuple[int, int, list[Event]]:
         """(epoch, sequence number of the first event, events), and forget them."""
-        first, events = self._first, list(self._events)
+        first, events = self._first, [_given_out(raw) for raw in self._events]
         self._first += len(events)
         self._events.clear()
         return self.epoch, first, events
+
+
+def _given_out(raw: _Raw) -> Event:
+    if isinstance(raw, tuple):
+        keys, parent, tokens, scope = raw
+        return Stored(keys, parent, to_tuple(tokens), scope)
+    return Removed(tuple(raw)) if isinstance(raw, list) else raw

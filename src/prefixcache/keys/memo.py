@@ -1,20 +1,21 @@
 """Hash a chain once per distinct prefix, not once per request.
 
-Requests share system prompts and turns, so most blocks of a new prompt were hashed before. The memo keeps
-recent prompts in byte order; the remembered prompt with the longest common prefix is then always a
-neighbour of the new one, found by one bisection, and the shared part is one memcmp.
+Requests share system prompts and turns, so most blocks of a new prompt were hashed before. The memo keeps the
+chains of recent prompts in pieces; a piece is found by the key that it continues from and its first block, and
+the rest of it is one memcmp. Where a prompt parts from a piece in the middle, the piece is cut there.
 
-A prompt with media is cut where the media begin and end: plain pieces are found as above, each behind the
-key that it continues from, and the blocks that media touch are known by their exact content.
+    prompts      | system ......... | question 1 |      pieces    (root, first block of system)      128 keys
+                 | system ......... | question 2 |                (last key of system, question 1)     4 keys
+                                                                  (last key of system, question 2)     5 keys
 
-    | plain | plain | media | media | plain |        three pieces
+Blocks that media or extra ids touch are pieces of their own, found by their exact content.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from prefixcache.keys.chain import ChainHash
@@ -22,12 +23,26 @@ from prefixcache.keys.extras import Extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, Buffer, common_tokens
 
-Place: TypeAlias = tuple[bytes, bytes]  # where a piece begins: its encoded scope, and the key it continues from
-Piece: TypeAlias = tuple[Place, bytes, Extras | None]  # and its tokens, and what these carry
+# The encoded scope, the key that the piece continues from, the tokens of its first block (of all its blocks,
+# where they carry something), and what they carry.
+Place: TypeAlias = tuple[bytes, bytes, bytes, Extras | None]
 
 _KEY_COST = 100  # bytes that a remembered key may cost: the key itself and what points to it
-_PIECE_COST = 400
+_PIECE_COST = 600
 _MOST_ROOTS = 4096
+
+
+@dataclass(slots=True)
+class Piece:
+    """Some consecutive blocks of a chain: the tokens that their keys cover, and the keys."""
+
+    text: bytes
+    keys: list[bytes]
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory, estimated."""
+        return len(self.text) + len(self.keys) * _KEY_COST + _PIECE_COST
 
 
 class ChainMemo:
@@ -36,22 +51,22 @@ class ChainMemo:
     Args:
         chain: how keys are made.
         most_bytes: memory of all that is remembered together; the least recently used is forgotten.
-        most_pieces: the same as a count, which bounds the cost of keeping them in order.
 
-    A new prompt of n tokens costs O(log m) comparisons with the m remembered ones and hashes only the
-    blocks behind the longest prefix it shares with any of them.
+    A new prompt costs O(pieces on its path) lookups and a memcmp of what it shares, and hashes only the blocks
+    behind the longest prefix that it shares with any remembered prompt.
     """
 
-    def __init__(self, chain: ChainHash, most_bytes: int = 32 * 2**20, most_pieces: int = 4096) -> None:
+    def __init__(self, chain: ChainHash, most_bytes: int = 32 * 2**20) -> None:
         self.chain = chain
-        self.most_bytes, self.most_pieces = most_bytes, most_pieces
+        self.most_bytes = most_bytes
         self.bytes = 0
-        self._sorted: dict[Place, list[bytes]] = {}  # plain pieces, by where they begin
-        self._keys: OrderedDict[Piece, list[bytes]] = OrderedDict()
+        self._step = chain.block_size * TOKEN_BYTES
+        self._ahead = chain.lookahead * TOKEN_BYTES
+        self._pieces: OrderedDict[Place, Piece] = OrderedDict()
         self._roots: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._pieces)
 
     @property
     def scopes(self) -> Iterable[bytes]:
@@ -76,106 +91,101 @@ class ChainMemo:
             root: the encoded scope.
             scope: the same as a value, for layouts that name parts of it.
         """
-        parent = self.root(root)
-        if extras is None:
-            return self._plain((root, parent), tokens, 0, blocks, scope)
         keys: list[bytes] = []
-        for start, end, touched in self._pieces(extras, blocks):
-            place = (root, keys[-1] if keys else parent)
+        if extras is None:
+            self._plain(keys, root, tokens, blocks, scope)
+            return keys
+        for end, touched in self._stretches(extras, blocks):
             if touched:
-                keys += self._touched(place, tokens, start, end, extras, scope)
+                self._touched(keys, root, tokens, end, extras, scope)
             else:
-                keys += self._plain(place, tokens, start, end, scope)
+                self._plain(keys, root, tokens, end, scope)
         return keys
 
-    def _pieces(self, extras: Extras, blocks: int) -> Iterator[tuple[int, int, bool]]:
-        """The blocks [0, blocks) cut into (first block, end, whether media or extra ids touch it)."""
+    def _stretches(self, extras: Extras, blocks: int) -> Iterator[tuple[int, bool]]:
+        """The blocks [0, blocks) cut into (end of a stretch, whether media or extra ids touch it)."""
         size, ahead = self.chain.block_size, self.chain.lookahead
         at = 0
         if extras.ids and blocks:
-            yield 0, blocks, True
+            yield blocks, True
             at = blocks
         for begin, end, _, _ in extras.runs:
             first, last = max((begin - ahead) // size, at), min(-(-end // size), blocks)
             if at < min(first, blocks):
-                yield at, min(first, blocks), False
+                yield min(first, blocks), False
             if first < last:
-                yield first, last, True
+                yield last, True
             at = max(at, last)
         if at < blocks:
-            yield at, blocks, False
+            yield blocks, False
 
-    def _text(self, tokens: Buffer, start: int, end: int) -> bytes:
-        """The tokens that the keys of the blocks [start, end) cover."""
-        size = self.chain.block_size
-        return bytes(tokens[start * size * TOKEN_BYTES : (end * size + self.chain.lookahead) * TOKEN_BYTES])
+    def _plain(self, keys: list[bytes], root: bytes, tokens: Buffer, end: int, scope: Scope | None) -> None:
+        """Add the keys of the blocks [len(keys), end), which carry nothing but their tokens."""
+        step, ahead = self._step, self._ahead
+        width = step + ahead
+        stop = end * step + ahead  # bytes that these keys cover
+        used: list[Place] = []
+        while len(keys) < end:
+            at = len(keys) * step
+            parent = keys[-1] if keys else self.root(root)
+            place: Place = (root, parent, bytes(tokens[at : at + width]), None)
+            piece = self._pieces.get(place)
+            if piece is None:
+                new = self.chain.blocks(parent, tokens, len(keys), end, None, scope)
+                keys += new
+                self._remember(place, Piece(bytes(tokens[at:stop]), new))
+                break
+            used.append(place)
+            if at + len(piece.text) > stop or not tokens.startswith(piece.text, at):
+                shared = self._shared(piece, tokens, at, stop)
+                if len(keys) + shared == end:  # the prompt ends within the piece
+                    keys += piece.keys[:shared]
+                    break
+                piece = self._cut(place, piece, shared)
+            keys += piece.keys
+        for place in reversed(used):  # the beginning last: it is needed to find the rest
+            if place in self._pieces:
+                self._pieces.move_to_end(place)
 
-    def _plain(self, place: Place, tokens: Buffer, start: int, end: int, scope: Scope | None) -> list[bytes]:
-        if start >= end:
-            return []
-        text = self._text(tokens, start, end)
-        keys = self._longest(place, text, end - start)
-        if len(keys) < end - start:
-            parent = keys[-1] if keys else place[1]
-            keys += self.chain.blocks(parent, tokens, start + len(keys), end, None, scope)
-            self._remember(place, text, keys)
-        return keys
+    def _shared(self, piece: Piece, tokens: Buffer, at: int, stop: int) -> int:
+        """How many leading blocks of the piece are those of the tokens from byte `at` on; at least one."""
+        most = min(len(piece.text), stop - at) // TOKEN_BYTES
+        return self.chain.keyed(common_tokens(piece.text, 0, tokens, at // TOKEN_BYTES, most))
 
-    def _longest(self, place: Place, text: bytes, blocks: int) -> list[bytes]:
-        """Keys of the longest run of leading blocks shared with a remembered piece from the same place."""
-        pieces = self._sorted.get(place)
-        if not pieces:
-            return []
-        at = bisect_left(pieces, text)
-        best, owner = 0, None
-        for other in pieces[max(at - 1, 0) : at + 1]:
-            most = min(len(other), len(text)) // TOKEN_BYTES
-            shared = self.chain.keyed(common_tokens(other, 0, text, 0, most))
-            if shared > best:
-                best, owner = min(shared, blocks), other
-        if owner is None:
-            return []
-        piece = (place, owner, None)
-        self._keys.move_to_end(piece)
-        return self._keys[piece][:best]
+    def _cut(self, place: Place, piece: Piece, blocks: int) -> Piece:
+        """Cut a piece behind its first blocks; returns these as a piece."""
+        at = blocks * self._step
+        first = Piece(piece.text[: at + self._ahead], piece.keys[:blocks])
+        rest = Piece(piece.text[at:], piece.keys[blocks:])
+        self._remember(place, first)
+        if rest.keys:
+            width = self._step + self._ahead
+            self._remember((place[0], first.keys[-1], rest.text[:width], None), rest)
+        return first
 
     def _touched(
-        self, place: Place, tokens: Buffer, start: int, end: int, extras: Extras, scope: Scope | None
-    ) -> list[bytes]:
-        size = self.chain.block_size
+        self, keys: list[bytes], root: bytes, tokens: Buffer, end: int, extras: Extras, scope: Scope | None
+    ) -> None:
+        """Add the keys of the blocks [len(keys), end), all of which carry something."""
+        start, size = len(keys), self.chain.block_size
+        text = bytes(tokens[start * self._step : end * self._step + self._ahead])
         carried = extras.cut(start * size, end * size + self.chain.lookahead)
-        piece = (place, self._text(tokens, start, end), carried)
-        keys = self._keys.get(piece)
-        if keys is None:
-            keys = self.chain.blocks(place[1], tokens, start, end, extras, scope)
-            self._add(piece, keys)
+        place = (root, keys[-1] if keys else self.root(root), text, carried)
+        piece = self._pieces.get(place)
+        if piece is None:
+            piece = Piece(text, self.chain.blocks(place[1], tokens, start, end, extras, scope))
+            self._remember(place, piece)
         else:
-            self._keys.move_to_end(piece)
-        return keys
+            self._pieces.move_to_end(place)
+        keys += piece.keys
 
-    def _remember(self, place: Place, text: bytes, keys: list[bytes]) -> None:
-        pieces = self._sorted.setdefault(place, [])
-        at = bisect_left(pieces, text)
-        # The next turn of a chat contains the turn before: the longer prompt answers for both.
-        if at and text.startswith(pieces[at - 1]):
-            del self._keys[(place, pieces[at - 1], None)]
-            self.bytes -= self._cost(pieces[at - 1])
-            pieces[at - 1] = text
-        else:
-            insort(pieces, text)
-        self._add((place, text, None), keys[:])
-
-    def _add(self, piece: Piece, keys: list[bytes]) -> None:
-        self._keys[piece] = keys
-        self.bytes += self._cost(piece[1])
-        while (self.bytes > self.most_bytes or len(self._keys) > self.most_pieces) and len(self._keys) > 1:
-            (place, text, carried), _ = self._keys.popitem(last=False)
-            self.bytes -= self._cost(text)
-            if carried is None:
-                pieces = self._sorted[place]
-                del pieces[bisect_left(pieces, text)]
-                if not pieces:
-                    del self._sorted[place]
-
-    def _cost(self, text: bytes) -> int:
-        return len(text) + len(text) // (self.chain.block_size * TOKEN_BYTES) * _KEY_COST + _PIECE_COST
+    def _remember(self, place: Place, piece: Piece) -> None:
+        pieces = self._pieces
+        known = pieces.pop(place, None)
+        if known is not None:
+            self.bytes -= known.cost
+        pieces[place] = piece
+        self.bytes += piece.cost
+        while self.bytes > self.most_bytes and len(pieces) > 1:
+            _, forgotten = pieces.popitem(last=False)
+            self.bytes -= forgotten.cost

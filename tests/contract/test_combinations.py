@@ -167,12 +167,12 @@ def test_a_capacity_without_bound_costs_nothing(make) -> None:
 
 
 def test_nothing_recurses_over_a_path(make) -> None:
-    bench = make(block_size=1, capacity=4000)
-    for end in (1000, 2000, 3000):
+    bench = make(block_size=1, capacity=1400)
+    for end in (500, 1000, 1200):
         bench.run(range(end))
-    request = bench.step(bench.open([*range(3000), 7]))
-    assert request.cached == 3000
-    request.rewind(1500)
+    request = bench.step(bench.open([*range(1200), 7]))
+    assert request.cached == 1200
+    request.rewind(600)
     request.fork().abort()
     request.close()
     bench.cache.new_generation()

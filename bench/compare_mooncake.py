@@ -2,10 +2,11 @@
 
     python bench/compare_mooncake.py [--trace FILE] [--save]
 
-Runs the command as a user would, in a process of its own, and holds its CPU time and peak memory against
-the limits below; the exit status is 1 when one is missed. Beside it stands what the machine cannot avoid:
-going once over the same bytes with memcmp (what a tree must do to compare), SHA-256 and xxh3-128 (what a
-chain must do to hash). `--save` writes everything to bench/results/compare_mooncake.json.
+Runs the command as a user would, in a process of its own, first for two designs and then for all four, and
+holds CPU time and peak memory against the goals below; the exit status is 1 when one is missed. Beside it
+stands what the machine cannot avoid: going once over the same bytes with memcmp (what a tree must do to
+compare), SHA-256 and xxh3-128 (what a chain must do to hash). `--save` writes everything to
+bench/results/compare_mooncake.json.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import hashlib
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,21 @@ ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl.zst"
 RESULT = ROOT / "bench" / "results" / "compare_mooncake.json"
 
-DESIGNS = ("radix@1", "hash_chain@16")
 CAPACITY = "4M"
-CPU_LIMIT_SECONDS = 45.0
-MEMORY_LIMIT_BYTES = 2**30
+TWO = ("radix@1", "hash_chain@16")
+FOUR = (*TWO, "block_trie@32", "digest_chain@32")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What one run may cost."""
+
+    designs: tuple[str, ...]
+    cpu_seconds: float
+    memory_bytes: int
+
+
+GOALS = (Goal(TWO, 45.0, 2**30), Goal(FOUR, 60.0, 2 * 2**30))
 
 
 def main() -> int:
@@ -46,37 +58,43 @@ def main() -> int:
     if not arguments.trace.exists():
         parser.error(f"{arguments.trace.name} is not there; say where with --trace")
 
-    run = run_command(arguments.trace)
-    limits = physical_limits(read_trace(arguments.trace))
-    result = {"machine": machine(), **run, "physical_limits": limits}
+    runs = [run_command(arguments.trace, goal) for goal in GOALS]
+    result = {
+        "machine": machine(),
+        "runs": runs,
+        "physical_limits": physical_limits(read_trace(arguments.trace)),
+    }
     show(result)
     if arguments.save:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    return 0 if run["cpu_seconds"] < CPU_LIMIT_SECONDS and run["peak_memory_bytes"] < MEMORY_LIMIT_BYTES else 1
+    return 0 if all(run["goal_met"] for run in runs) else 1
 
 
-def run_command(trace: Path) -> dict[str, Any]:
+def run_command(trace: Path, goal: Goal) -> dict[str, Any]:
     """The command's rows, CPU time of all its threads, and peak memory."""
-    designs = [argument for design in DESIGNS for argument in ("--design", design)]
+    designs = [argument for design in goal.designs for argument in ("--design", design)]
     options = [*designs, "--capacity", CAPACITY, "--json", "-"]
     started = time.perf_counter()
-    process = subprocess.run(
-        [sys.executable, "-m", "prefixcache", "compare", str(trace), *options],
-        stdout=subprocess.PIPE,
-        check=True,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prefixcache", "compare", str(trace), *options], stdout=subprocess.PIPE
     )
-    wall = time.perf_counter() - started
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    to_bytes = 1 if sys.platform == "darwin" else 1024
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)  # what this process used, not all that were waited for
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"the command failed with status {process.returncode}")
+    cpu = used.ru_utime + used.ru_stime
+    memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
         "command": " ".join(["prefixcache compare", trace.name, *options]),
-        "cpu_seconds": round(used.ru_utime + used.ru_stime, 2),
-        "wall_seconds": round(wall, 2),
-        "peak_memory_bytes": used.ru_maxrss * to_bytes,
-        "cpu_limit_seconds": CPU_LIMIT_SECONDS,
-        "memory_limit_bytes": MEMORY_LIMIT_BYTES,
-        "rows": json.loads(process.stdout)["rows"],
+        "cpu_seconds": round(cpu, 2),
+        "wall_seconds": round(time.perf_counter() - started, 2),
+        "peak_memory_bytes": memory,
+        "goal": {"cpu_seconds": goal.cpu_seconds, "memory_bytes": goal.memory_bytes},
+        "goal_met": cpu < goal.cpu_seconds and memory < goal.memory_bytes,
+        "rows": json.loads(printed)["rows"],
     }
 
 
@@ -118,20 +136,21 @@ def machine() -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    print(result["command"])
-    memory, limit = (result[key] / 2**20 for key in ("peak_memory_bytes", "memory_limit_bytes"))
-    print(f"CPU    {result['cpu_seconds']:8.1f} s    limit {result['cpu_limit_seconds']:.0f} s")
-    print(f"memory {memory:8.0f} MiB  limit {limit:.0f} MiB")
-    for row in result["rows"]:
-        share = row["hit_tokens"] / row["prompt_tokens"]
-        print(
-            f"{row['design']:12} {row['block_size']:4}   reused {share:.4%}   "
-            f"us per request p50 {row['us_p50']:,.0f}  p99 {row['us_p99']:,.0f}"
-        )
+    for run in result["runs"]:
+        memory, limit = run["peak_memory_bytes"] / 2**20, run["goal"]["memory_bytes"] / 2**20
+        print(run["command"])
+        print(f"CPU    {run['cpu_seconds']:8.1f} s    goal {run['goal']['cpu_seconds']:.0f} s")
+        print(f"memory {memory:8.0f} MiB  goal {limit:.0f} MiB")
+        for row in run["rows"]:
+            share = row["hit_tokens"] / row["prompt_tokens"]
+            print(
+                f"  {row['design']:12} {row['block_size']:4}   reused {share:.4%}   "
+                f"us per request p50 {row['us_p50']:,.0f}  p99 {row['us_p99']:,.0f}"
+            )
     limits = result["physical_limits"]
     print(f"once over the same {limits['bytes'] / 1e6:,.0f} MB:")
     for name, seconds in limits["cpu_seconds"].items():
-        print(f"  {name:9} {seconds:6.2f} s of CPU")
+        print(f"  {name:9} {seconds:6.3f} s of CPU")
 
 
 if __name__ == "__main__":

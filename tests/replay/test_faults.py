@@ -104,6 +104,7 @@ def test_an_unknown_file(tmp_path: Path, row: Any, says: str) -> None:
         message = str(caught.value)
         assert message.startswith(f"{path}, line 1: ")
         assert says in message
+        assert "Text is not read: tokenize it" in message
         assert all(name in message for name in ("mooncake", "bailian", "claude_code", "ragpulse", "token_ids"))
 
 

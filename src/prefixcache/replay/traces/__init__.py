@@ -139,4 +139,5 @@ def _unknown(first: Any) -> str:
 
 def _known(among: tuple[Format, ...]) -> str:
     listed = "".join(f"\n  {kind.name:12} an object with {kind.keys}" for kind in among)
-    return f"in one of these formats, one object a line:{listed}"
+    text = "\nText is not read: tokenize it, and write its token ids." if token_ids.FORMAT in among else ""
+    return f"in one of these formats, one object a line:{listed}{text}"

@@ -13,9 +13,12 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from prefixcache.errors import InvariantError, whole_number
 
 MAX_BLOCKS = 2**31 - 1
+_FEW = 32  # up to here a loop over blocks is faster than numpy
 
 
 class FreeList(Protocol):
@@ -102,7 +105,8 @@ class BlockPool:
         again = min(n, len(self.free_list))
         blocks = self.free_list.take(again)
         if again < n:
-            blocks.extend(self.take_unused(n - again))
+            unused = self.take_unused(n - again)
+            blocks.frombytes(np.arange(unused.start, unused.stop, dtype=np.int32).tobytes())
         return blocks
 
     def take_unused(self, n: int) -> range:
@@ -118,13 +122,20 @@ class BlockPool:
         written = self._written
         if len(written) < self._fresh:
             written.extend(bytes(self._fresh - len(written)))
-        for block in blocks:
-            written[block] = 1
+        if len(blocks) <= _FEW:
+            for block in blocks:
+                written[block] = 1
+        elif blocks:
+            np.frombuffer(written, np.uint8)[np.asarray(blocks)] = 1
 
     def never_written(self, blocks: Sequence[int]) -> int:
         """How many of these blocks never held tokens."""
         written, known = self._written, len(self._written)
-        return sum(block >= known or not written[block] for block in blocks)
+        if len(blocks) <= _FEW or not known:
+            return sum(block >= known or not written[block] for block in blocks)
+        ids = np.asarray(blocks)
+        noted = np.frombuffer(written, np.uint8)[ids[ids < known]]
+        return len(ids) - int(np.count_nonzero(noted))
 
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""

@@ -70,9 +70,14 @@ class Lifecycle:
             return
         before, kept = holding.held, self.core.design.kept
         moves = self.core.design.publish(holding, length, tail)
-        self.core.pool.note_written(holding.table[before : holding.held])
-        request.moves += moves
+        if moves:
+            request.moves.append(moves)
         duplicates = len(moves) + self.core.design.kept - kept
+        published = holding.table[before : holding.held]
+        if duplicates > len(moves):
+            own = set(self.core.design.private(holding))
+            published = array("i", (block for block in published if block not in own))
+        self.core.pool.note_written(published)
         self.core.counters.published_blocks += holding.held - before - duplicates
         self.core.counters.duplicate_blocks += duplicates
 

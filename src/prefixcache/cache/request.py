@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Request:
         self.pending: list[tuple[Copy, Any]] = []  # unfinished copies, each with what its source is pinned by
         self.given_up: list[int] = []  # blocks in quarantine
         self.given_up_copies: list[tuple[Copy, Any]] = []  # the same, in flight when the request was released
-        self.moves: list[tuple[int, int, int]] = []
+        self.moves: list[Sequence[tuple[int, int, int]]] = []
         self.block_counters = BlockCounters()
         self.reads = self.stores = True
         self.why_not = ""
@@ -135,7 +136,7 @@ class Request:
     def take_moves(self) -> tuple[tuple[int, int, int], ...]:
         """(table index, old block, new block) of every move onto another request's equal block since the last call."""
         with self._life.core.lock:
-            moves, self.moves = tuple(self.moves), []
+            moves, self.moves = tuple(chain.from_iterable(self.moves)), []
             return moves
 
     def copied(self) -> None:

@@ -180,7 +180,7 @@ class Design(ABC):
         """Pin the match for the holding: its blocks become the front of the table. The index owns them."""
 
     @abstractmethod
-    def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
+    def publish(self, holding: Holding, length: int, tail: bool = False) -> Sequence[tuple[int, int, int]]:
         """Make the first `length` computed tokens findable; with `tail` also what does not fill a block.
 
         Ownership of the newly stored blocks goes to the index, pinned by the holding. Where the index
@@ -274,6 +274,12 @@ class Design(ABC):
     def private(self, holding: Holding, start: int = 0) -> Sequence[int]:
         """The blocks of the table from index `start` on that the index does not own."""
         return holding.table[max(holding.held, start) :]
+
+    def shrink(self, holding: Holding, held: int, blocks: int) -> None:
+        """The request goes back: `cut` to `held` blocks, and private ones from table index `blocks` on go back."""
+        private = self.private(holding, blocks)
+        self.cut(holding, held)
+        self.give_back(private)
 
     def let_go(self, holding: Holding, in_flight: bool) -> array[int]:
         """The request ends: `release`, and private blocks go back; in flight they are the caller's to quarantine."""

@@ -19,7 +19,7 @@ from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.designs.radix.behind import look_behind
 from prefixcache.designs.radix.hashing import PageHash
-from prefixcache.designs.radix.node import Node, PathBlocks, Place
+from prefixcache.designs.radix.node import Moves, Node, PathBlocks, Place
 from prefixcache.designs.radix.standing import Standing
 from prefixcache.designs.radix.tree import RadixTree
 from prefixcache.errors import InvariantError
@@ -95,7 +95,7 @@ class RadixDesign(Design):
         taken = self._take_out(node) if len(node.blocks) == 1 else self._trim(node, 1)
         holding.table.extend(taken)
 
-    def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
+    def publish(self, holding: Holding, length: int, tail: bool = False) -> Moves:
         """See the base. The range [held, length) is walked from the anchor:
 
         [held ....... present)        [present .......... end)        [end .. length)
@@ -105,7 +105,7 @@ class RadixDesign(Design):
         size = self.block_size
         length -= self.ahead  # the KV of the last computed token waits for the one behind it
         start, end = holding.held * size, length - length % size
-        moves = self._store(holding, start, end) if end > start else []
+        moves = self._store(holding, start, end) if end > start else Moves()
         end = max(start, end)
         if end > 0 and holding.anchor is not None and holding.used:
             self._standing.published(holding, end)
@@ -115,14 +115,14 @@ class RadixDesign(Design):
                 self._standing.touch(holding.anchor)
         return moves
 
-    def _store(self, holding: Holding, start: int, end: int) -> list[tuple[int, int, int]]:
+    def _store(self, holding: Holding, start: int, end: int) -> Moves:
         """Publish the tokens [start, end) behind the anchor, or move onto what is there."""
         size = self.block_size
         prompt = holding.prompt
         self._standing.now()
         old = holding.anchor
         node = old if old is not None else self._tree.root(prompt.root)
-        moves: list[tuple[int, int, int]] = []
+        moves = Moves()
         present = start
         path, inside, common = self._tree.walk(node, prompt.tokens, prompt.extras, start, end)
         if inside is not None:
@@ -138,18 +138,14 @@ class RadixDesign(Design):
         holding.held = end // size
         return moves
 
-    def _move_onto(self, holding: Holding, node: Node, index: int, moves: list[tuple[int, int, int]]) -> int:
+    def _move_onto(self, holding: Holding, node: Node, index: int, moves: Moves) -> int:
         """Swap the table's own blocks for the node's, from this index on; the position behind it."""
-        own = holding.table[index : index + len(node.blocks)]
-        changed = [
-            (i, mine, theirs)
-            for i, (mine, theirs) in enumerate(zip(own, node.blocks, strict=True), index)
-            if mine != theirs
-        ]
-        moves += changed
-        holding.table[index : index + len(own)] = node.blocks
-        self.pool.give([mine for _, mine, _ in changed])
-        return (index + len(own)) * self.block_size
+        end = index + len(node.blocks)
+        own = holding.table[index:end]
+        holding.table[index:end] = node.blocks
+        moves.add(index, own, node.blocks[:])
+        self.pool.give(own)
+        return end * self.block_size
 
     def _append(self, holding: Holding, node: Node, start: int, end: int) -> Node:
         """Store the prompt's tokens [start, end) behind `node`, pinned by the holding; the last node."""

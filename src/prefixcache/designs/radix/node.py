@@ -113,6 +113,38 @@ class PathBlocks(Sequence[int]):
         return blocks
 
 
+class Moves(Sequence[tuple[int, int, int]]):
+    """(table index, old block, new block) of runs of blocks that a request has moved, made when somebody looks.
+
+    At page 1 there is one for each token of a prompt that somebody else was quicker to compute.
+    """
+
+    __slots__ = ("_length", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, array[int], array[int]]] = []
+        self._length = 0
+
+    def add(self, index: int, old: array[int], new: array[int]) -> None:
+        """The table's blocks from `index` on, `old` before and `new` now."""
+        self._runs.append((index, old, new))
+        self._length += len(old)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        for index, old, new in self._runs:
+            yield from zip(range(index, index + len(old)), old, new, strict=True)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[int, int, int]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int, int] | Sequence[tuple[int, int, int]]:
+        return list(self)[index]
+
+
 class Place:
     """One stored block: the page that ends at token `end` of the path through `node`, which ends there or behind."""
 

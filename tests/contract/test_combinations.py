@@ -59,6 +59,17 @@ def test_a_rewind_counts_only_blocks_that_become_free(make) -> None:
     bench.step(sample)
 
 
+@pytest.mark.parametrize("length", [5, 9, 11])
+def test_a_rewind_may_end_behind_the_room_that_was_reserved(bench: Bench, length: int) -> None:
+    request = bench.open(range(1, 13), reserve=4)
+    request.rewind(length)
+    assert (request.length, request.computed_tokens, request.copies) == (length, 0, ())
+    request.reserve(length)
+    bench.step(request).close()
+    assert bench.found(range(1, 13)) == bench.tail(length)
+    bench.drain()
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 @pytest.mark.parametrize("how", ["close", "abort", "preempt"])
 def test_an_end_before_the_copy_of_a_rewind_keeps_the_path_whole(bench: Bench, how: str, in_flight: bool) -> None:

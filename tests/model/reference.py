@@ -222,7 +222,8 @@ class BlockReference:
     def close(self, handle: int, *, in_flight: bool = False) -> None:
         """What others know is let go at once: work in flight writes behind it. The rest waits for the work."""
         holder = self.holders[handle]
-        own = [b for b in holder.table if not b.cached and not self._in_other_table(holder, b)]
+        unwritten = holder.table[holder.computed // self.block_size :]
+        own = [b for b in unwritten if not b.cached and not self._in_other_table(holder, b)]
         self._release([block for block in holder.table if block not in own or not in_flight])
         if in_flight:
             holder.table = own

@@ -22,7 +22,7 @@ from prefixcache.replay.traces import Trace, read_trace
 
 DEFAULT_CAPACITY = "200k"
 STANDARD_OUTPUT = "-"
-_PIPE_WIDTH = 160
+_TABLE_WIDTH = 160
 
 _EXAMPLES = """
 **Examples**
@@ -166,8 +166,7 @@ def _progress(trace: Trace) -> Iterator[Callable[[], None]]:
 
 def _show(comparison: Comparison, *, first: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console = Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+    console.width = max(console.width, _TABLE_WIDTH)  # a row that wraps can be read, one that is cut cannot
     if not first:
         console.print()
     console.print(title(comparison), style="bold", markup=False)

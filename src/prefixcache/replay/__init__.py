@@ -1,9 +1,9 @@
 """The laboratory on paper: traces in, what each design would have reused out; no model and no memory.
 
-    trace = read_trace("trace.jsonl.zst")          # or built_in("chat", seed=7)
-    compared = compare(trace, [Setup("radix", 1, 4_000_000), Setup("hash_chain", 16, None)])
-    for row in compared.rows:
-        print(row.design, row.hit_tokens / row.prompt_tokens, row.losses)
+trace = read_trace("trace.jsonl.zst")          # or built_in("chat", seed=7)
+compared = compare(trace, [Setup("radix", 1, 4_000_000), Setup("hash_chain", 16, None)])
+for row in compared.rows:
+    print(row.design, row.hit_tokens / row.prompt_tokens, row.losses)
 """
 
 from prefixcache.replay.losses import Losses

@@ -14,8 +14,10 @@ def tokens(count: int) -> str:
 
 
 def capacity(count: int | None) -> str:
-    """A capacity in tokens; None is unbounded."""
-    return "unbounded" if count is None else tokens(count)
+    """A capacity in tokens, as one asks for it: `5k`, `1.5 M`; None is `unbounded`."""
+    if count is None:
+        return "unbounded"
+    return f"{count // 1000}k" if count < 10**6 and count % 1000 == 0 else tokens(count)
 
 
 def share(part: int, whole: int, digits: int = 1) -> str:

@@ -31,7 +31,7 @@ def title(comparison: Comparison) -> str:
     capacities = {row.capacity_tokens for row in _designs(comparison)}
     if len(capacities) == 1:
         only = capacities.pop()
-        parts.append("unbounded capacity" if only is None else f"capacity {numbers.tokens(only)} tokens")
+        parts.append("unbounded capacity" if only is None else f"capacity {numbers.capacity(only)} tokens")
     policies = {_POLICIES.get(str(row.eviction), str(row.eviction)) for row in _designs(comparison)}
     if len(policies) == 1:
         parts += policies
@@ -44,7 +44,7 @@ def as_table(comparison: Comparison) -> Table:
     digits = 2 if any(row.is_reference for row in comparison.rows) else 1
     columns = [name for name in LOSSES if any(getattr(row.losses, name) for row in comparison.rows)]
     several = len({row.capacity_tokens for row in _designs(comparison)}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("design", no_wrap=True)
     table.add_column("block", justify="right", no_wrap=True)
     if several:

@@ -129,7 +129,11 @@ PUBLIC_NAMES = {
     "Stats",
     "Stored",
     "TokenError",
+    "Waiting",
     "__version__",
+    "defer_shared",
+    "depth_first_weight",
+    "longest_prefix_first",
     "slru",
     "tlru",
 }

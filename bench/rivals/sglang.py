@@ -219,9 +219,10 @@ class Tree:
     def evict(self, tokens: int) -> int:
         return int(self.tree.evict(self._params.EvictParams(num_tokens=tokens)).num_tokens_evicted)
 
-    def lock(self, key: Any) -> Any:
+    def hold(self, key: Any) -> tuple[int, Any]:
+        """A match, and a lock on it."""
         found = self.tree.match_prefix(self._params.MatchPrefixParams(key=key))
-        return self.tree.lock(found.last_device_node)
+        return int(found.device_prefix_len), self.tree.lock(found.last_device_node)
 
     def unlock(self, lock: Any) -> None:
         self.tree.unlock(lock)

@@ -13,6 +13,7 @@ from prefixcache.cache import (
     Request,
     Stats,
 )
+from prefixcache.cache.scheduling import Waiting, defer_shared, depth_first_weight, longest_prefix_first
 from prefixcache.designs import DESIGNS, Options, OutlineNode
 from prefixcache.errors import (
     InvariantError,
@@ -58,7 +59,11 @@ __all__ = [
     "Stats",
     "Stored",
     "TokenError",
+    "Waiting",
     "__version__",
+    "defer_shared",
+    "depth_first_weight",
+    "longest_prefix_first",
     "slru",
     "tlru",
 ]

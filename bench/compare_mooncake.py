@@ -58,9 +58,10 @@ def main() -> int:
     if not arguments.trace.exists():
         parser.error(f"{arguments.trace.name} is not there; say where with --trace")
 
+    this_machine = machine()
     runs = [run_command(arguments.trace, goal) for goal in GOALS]
     result = {
-        "machine": machine(),
+        "machine": this_machine,
         "runs": runs,
         "physical_limits": physical_limits(read_trace(arguments.trace)),
     }

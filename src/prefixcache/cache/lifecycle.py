@@ -213,7 +213,8 @@ class Lifecycle:
             rest = length - whole * size  # kept tokens that share their block with forgotten ones
             owned = rest > 0 and core.design.owns(holding, whole)
             # A fork may have the block in its table, or may yet copy from it: then it must not be written either.
-            inside = owned or (rest > 0 and core.pool.shared(holding.table[whole]))
+            there = rest > 0 and whole < len(holding.table)  # not while less than the prompt is reserved
+            inside = owned or (there and core.pool.shared(holding.table[whole]))
             private = core.design.private(holding, whole + (rest > 0))
             if inside and core.design.available + len(private) < 1:
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")

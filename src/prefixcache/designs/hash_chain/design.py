@@ -79,8 +79,10 @@ class HashChainDesign(Design):
         most = min(limit // self.block_size, len(keys))
         is_cached = self._is_cached if self._unseen is None else self._is_seen
         found, self.lookups = self._search(keys, most, is_cached)
+        if not found:
+            return Match(0, array("i"), 0, None)
         ids = self._found(prompt, keys[:found])
-        idle = int(np.count_nonzero(self._index.pins[ids] == 0))
+        idle = len(ids) - int(np.count_nonzero(self._index.pins[ids]))
         return Match(len(ids) * self.block_size, table_of(ids), idle, None)
 
     def _keys(self, prompt: Prompt) -> list[bytes]:
@@ -107,10 +109,12 @@ class HashChainDesign(Design):
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:
+        if not match.blocks:
+            return
         holding.table.extend(match.blocks)
+        holding.held = len(match.blocks)
         ids = ids_of(holding.table)
         self._pin(ids)
-        holding.held = len(ids)
         self._order.passed(ids, holding)
 
     def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
@@ -226,6 +230,8 @@ class HashChainDesign(Design):
 
     def _unpin(self, ids: Ids, step: int) -> None:
         """One user less of each of these different blocks, tail first; what nobody uses any more becomes idle."""
+        if not ids.size:
+            return
         ids = ids[::-1]
         pins = self._index.pins
         left = pins[ids] - 1

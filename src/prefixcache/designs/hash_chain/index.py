@@ -94,13 +94,12 @@ class Index:
     def remove(self, ids: Ids) -> list[bytes]:
         """Forget cached blocks; the keys that no block holds any more. O(blocks)."""
         blocks = ids.tolist()
-        key_of, parent_of = self.key, self.parent
+        key_of, parent_of, oldest = self.key, self.parent, self.oldest
         keys: list[Any] = [key_of[block] for block in blocks]
-        for block in blocks:
-            key_of[block] = parent_of[block] = None
         if self.copies:
             keys = [key for key, block in zip(keys, blocks, strict=True) if not self._remove_copy(key, block)]
-        oldest = self.oldest
+        for block in blocks:
+            key_of[block] = parent_of[block] = None
         for key in keys:
             del oldest[key]
         return keys

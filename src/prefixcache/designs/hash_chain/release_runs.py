@@ -21,7 +21,7 @@ import numpy as np
 from prefixcache.designs.base import Holding
 from prefixcache.designs.hash_chain.index import NO_BLOCKS, Ids, Index, grown
 
-_WINDOW = 64  # entries looked at together, at least
+_WINDOW = 512  # entries looked at together, at least
 _SLACK = 1024  # entries that do not count, and runs, that are not worth a clean-up
 
 
@@ -150,18 +150,25 @@ class _Runs:
         while n > 0 and runs:
             number, blocks = runs[0]
             window = blocks[: max(2 * n, _WINDOW)]
-            at = np.flatnonzero(run_of[window] == number)[:n]
-            seen = int(at[-1]) + 1 if at.size == n else window.size
-            self.entries -= seen
-            if seen < blocks.size:
-                runs[0] = (number, blocks[seen:])
+            counts = run_of[window] == number
+            counting = window[counts]
+            taken = counting[:n]
+            # What is left of the window: all that counts of a short run, and of a long one what is unseen,
+            # for copying that would cost its length again and again.
+            if window.size == blocks.size:
+                left = counting[n:]
+            elif taken.size < n:
+                left = blocks[window.size :]
+            else:
+                left = blocks[int(np.flatnonzero(counts)[n - 1]) + 1 :]
+            self.entries -= blocks.size - left.size
+            if left.size:
+                runs[0] = (number, left)
             else:
                 runs.popleft()
-            if at.size:
-                taken = window[at]
-                run_of[taken] = 0
-                parts.append(taken)
-                n -= at.size
+            run_of[taken] = 0
+            parts.append(taken)
+            n -= taken.size
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [NO_BLOCKS])
 
     def waiting(self, run_of: Any) -> list[tuple[int, Ids]]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from prefixcache import __version__
+from prefixcache.cli.article import article
 from prefixcache.cli.compare import compare
 from prefixcache.cli.scenario import scenario
 from prefixcache.cli.ttft import ttft
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(compare)
 app.command()(scenario)
 app.command()(ttft)
+app.command()(article)
 
 
 def _show_version(wanted: bool) -> None:

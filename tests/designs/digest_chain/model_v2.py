@@ -129,6 +129,8 @@ class ModelV2:
         unused = not source.holders
         if whole + drawn + unused <= room:
             return whole, whole + drawn + unused, "copy", room
+        if whole + drawn > room:
+            return whole, whole + drawn, "copy", room  # refused, with or without this hit
         # Contract: a hit inside a block never causes a refusal. The original refuses to resume.
         if unused and (not source.children or whole + drawn == room):
             return whole - 1, whole + drawn, "take", room

@@ -216,7 +216,7 @@ class Lifecycle:
             there = rest > 0 and whole < len(holding.table)  # not while less than the prompt is reserved
             inside = owned or (there and core.pool.shared(holding.table[whole]))
             private = core.design.private(holding, whole + (rest > 0))
-            if inside and core.design.available + len(private) < 1:
+            if inside and not core.design.available and all(map(core.pool.shared, private)):
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
             self._forget_copies(request, whole + (rest > 0))
             source = holding.table[whole] if inside else -1

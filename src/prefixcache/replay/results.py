@@ -27,7 +27,7 @@ class Row:
         losses: why not more; they add up to ideal_tokens - hit_tokens.
         evicted_blocks: blocks evicted.
         refused_requests: requests that found no room.
-        us_p50, us_p99: microseconds in the cache's own calls per request; None where there are none.
+        us_p50, us_p99: CPU microseconds in the cache's own calls per request; None where there are none.
     """
 
     design: str

@@ -220,7 +220,7 @@ def memory_rows(folder: Path | None, nodes: int) -> Iterable[Row]:
     for side in ("ours", "preset", *(("sglang python", "sglang rust") if folder else ())):
         count = nodes if not side.startswith("sglang") else min(nodes, 100_000)
         command = [sys.executable, __file__, "--child", side, "--nodes", str(count)]
-        command += ["--sglang", str(folder)] if folder else []
+        command += ["--sglang", str(folder)] if folder and side.startswith("sglang") else []
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         for row in json.loads(done.stdout.splitlines()[-1]):
             yield Row(**row)

@@ -111,6 +111,7 @@ class Holding:
         retention: priorities and times to live that its blocks ask for.
         prompt_length: tokens of the prompt; blocks that begin behind it are generated ones.
         counted: tokens of the path on which this request has left its hit and priority.
+        leaf: the design's name for what this request was the last to store, and may extend in place.
         step: scheduling step of its last open, computed or append.
         used: whether what is done counts as a use of the path; False when a request ends that was preempted,
             or aborted before its prompt was computed.
@@ -125,6 +126,7 @@ class Holding:
     retention: Retention = field(default_factory=Retention)
     prompt_length: int = 0
     counted: int = 0
+    leaf: Any = None
     step: int = 0
     used: bool = True
 

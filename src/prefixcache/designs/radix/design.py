@@ -172,7 +172,7 @@ class RadixDesign(Design):
             leaf = Node(node, key, blocks, extras, end, self._standing.now())
             leaf.pins = 1
             self._tree.attach(leaf)
-            node = leaf
+            node = holding.leaf = leaf
         self._standing.stored(node, holding, start)
         if self.events is not None:
             new = self._hash.keys(prompt, parent_key, key, len(blocks), extras)
@@ -181,9 +181,14 @@ class RadixDesign(Design):
         return node
 
     def _grows(self, holding: Holding, node: Node, extras: Extras | None, start: int) -> bool:
-        """Whether the writer's own leaf takes the next pages in place. Never where whole nodes are evicted."""
+        """Whether a leaf that nobody else uses takes the next pages in place. Never where whole nodes are evicted.
+
+        Under LRU any leaf may: its pages are released together from now on. Elsewhere only the writer's own, whose
+        pages have one age and one count of hits.
+        """
         return (
             self.options.evict_unit == "tail"
+            and (self._idle.takes_all or node is holding.leaf)
             and node is holding.anchor
             and node.parent is not None
             and node.pins == 1

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from pytest import MonkeyPatch
 
 from prefixcache.cache.journal import Journal
@@ -97,18 +96,23 @@ def refresh_at_a_probe(design: str, patch: MonkeyPatch) -> None:
 
 def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
     def evict(self: HashChainDesign, blocks: int) -> int:
-        victims = np.array(list(self._order)[::-1][:blocks], np.int32)
-        self._order.discard(victims)
-        self._idle_blocks -= victims.size
-        gone = self._index.remove(victims)
-        if self._content is not None:
-            self._content.drop(victims)
-        if self.events is not None:
-            self.events.removed(gone)
-        self.pool.give(victims.tolist())
-        return len(victims)
+        gone = 0
+        for run in list(self._order)[::-1]:
+            if gone >= blocks:
+                break
+            last, count = run.keys[-1], len(run.keys)
+            victims, keys = self._index.trim(run, count)
+            self._idle_blocks -= count
+            if self._content is not None:
+                self._content.trimmed(run)
+            self._order.trimmed(run, last, bool(keys))
+            if self.events is not None:
+                self.events.removed(keys)
+            self.pool.give(victims)
+            gone += count
+        return gone
 
-    patch.setattr(HashChainDesign, "_evict", evict)
+    patch.setattr(HashChainDesign, "evict", evict)
 
 
 def _radix_parents_first(patch: MonkeyPatch) -> None:

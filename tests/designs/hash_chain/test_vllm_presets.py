@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from pytest import MonkeyPatch
 
 from prefixcache import Policy
 from prefixcache.designs.hash_chain.design import HashChainDesign
-from prefixcache.designs.hash_chain.index import Ids, Index
+from prefixcache.designs.hash_chain.index import Index
 from prefixcache.designs.hash_chain.leaf_ranks import LeafRanks
+from prefixcache.designs.hash_chain.run import Path, Run
 from tests.designs.hash_chain.histories import MODELS, play
 
 
@@ -48,17 +48,17 @@ def the_first_to_let_go_decides(patch: MonkeyPatch) -> None:
     """The most recent stamp of all who let go of a block counts, not that of the last one."""
     original = LeafRanks.released
 
-    def released(self: LeafRanks, ids: Ids, step: int) -> None:
-        before = {block: self._use[block].step for block in ids.tolist()}
-        original(self, ids, step)
-        for block, earlier in before.items():
-            self._use[block].step = max(earlier, step)
+    def released(self: LeafRanks, runs: list[Run], step: int) -> None:
+        before = [(run.use, run.use.step) for run in runs if run.use is not None]
+        original(self, runs, step)
+        for use, earlier in before:
+            use.step = max(earlier, step)
 
     patch.setattr(LeafRanks, "released", released)
 
 
 def a_release_does_not_end_the_step(patch: MonkeyPatch) -> None:
-    patch.setattr(HashChainDesign, "_let_go", HashChainDesign._unpin)
+    patch.setattr(HashChainDesign, "_let_go", HashChainDesign._leave)
 
 
 def only_the_first_steps_count(patch: MonkeyPatch) -> None:
@@ -73,15 +73,25 @@ def only_the_first_steps_count(patch: MonkeyPatch) -> None:
 
 
 def the_newest_copy_is_hit(patch: MonkeyPatch) -> None:
-    def blocks(self: Index, keys: list[bytes]) -> Ids:
-        return np.array([self.copies_of(key)[-1] for key in keys], np.int32)
+    original = Index.add
 
-    patch.setattr(Index, "blocks", blocks)
+    def add(self: Index, run: Run, first: int, known: int) -> None:
+        original(self, run, first, known)
+        for key in run.keys[first : first + known]:
+            self.copies[key].reverse()
+            self.oldest[key] = self.copies[key][0]
+
+    patch.setattr(Index, "add", add)
 
 
 def head_first(patch: MonkeyPatch) -> None:
-    original = HashChainDesign._unpin
-    patch.setattr(HashChainDesign, "_unpin", lambda self, ids, step: original(self, ids[::-1], step))
+    original = HashChainDesign._leave
+
+    def leave(self: HashChainDesign, path: Path, first: int, step: int) -> None:
+        path.runs[first:] = reversed(path.runs[first:])
+        original(self, path, first, step)
+
+    patch.setattr(HashChainDesign, "_leave", leave)
 
 
 def hits_cost_nothing(patch: MonkeyPatch) -> None:

@@ -3,10 +3,11 @@
 | module | what it holds |
 |---|---|
 | design | the design: lookup, ownership, room, life |
-| index | the map, and the columns by block id |
+| run | consecutive blocks that have the same users, and who uses them |
+| index | the map from keys to runs, copies of keys |
 | search | binary, linear and galloping search along a chain |
-| release_runs | idle blocks by release: LRU without per-block work |
-| leaf_ranks | idle blocks under any other policy |
+| release_list | idle runs by release: LRU |
+| leaf_ranks | idle runs under any other policy |
 | content | what blocks hold, where equal keys do not prove it |
 | scheduling | the policy and the visibility of a scheduler that works in steps |
 """

@@ -13,18 +13,37 @@ when each continues the number before it and holds what the prompt has there.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from array import array
+from dataclasses import dataclass
 
 from prefixcache.designs.base import Prompt
-from prefixcache.designs.hash_chain.index import Ids, Index, grown
+from prefixcache.designs.hash_chain.index import Index, Part
+from prefixcache.designs.hash_chain.run import Path, Run
 from prefixcache.errors import InvariantError
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras
-from prefixcache.keys.tokens import TOKEN_BYTES
+from prefixcache.keys.tokens import TOKEN_BYTES, common_tokens
 
 _NO_PREFIX = 0  # what a first block continues
+
+
+@dataclass(slots=True)
+class Held:
+    """What the blocks of one run hold.
+
+    Attributes:
+        numbers: of the prefixes that end with each block.
+        continues: number of the prefix before the first block.
+        root: the encoded scope.
+        text: the tokens that the keys cover; b"" where these vouch for tokens.
+        carried: media and extra ids of each block; None when no block carries any.
+    """
+
+    numbers: array[int]
+    continues: int
+    root: bytes
+    text: bytes
+    carried: list[Extras | None] | None
 
 
 class Content:
@@ -38,111 +57,125 @@ class Content:
     def __init__(self, chain: ChainHash, index: Index) -> None:
         self._index = index
         self._keeps_tokens = not chain.trusted
-        self._step = chain.block_size
-        self._covered = chain.block_size + chain.lookahead
-        self._number: Any = np.zeros(0, np.int64)
-        self._continues: Any = np.zeros(0, np.int64)
-        self._text: dict[int, bytes] = {}
-        self._roots: dict[int, bytes] = {}  # of first blocks
-        self._extras: dict[int, Extras] = {}
+        self._size, self._ahead = chain.block_size, chain.lookahead
+        self._step, self._ahead_bytes = self._size * TOKEN_BYTES, self._ahead * TOKEN_BYTES
         self._last_number = _NO_PREFIX
 
-    def grow(self, ids: int) -> None:
-        """Make room for the block ids below this."""
-        self._number, self._continues = grown(self._number, ids), grown(self._continues, ids)
+    # -- asking -----------------------------------------------------------------------------------
 
-    def confirmed(self, prompt: Prompt, ids: Ids) -> int:
-        """How many of these blocks, found by the keys of a prompt, really hold its beginning. O(blocks)."""
-        before = np.concatenate(((_NO_PREFIX,), self._number[ids[:-1]]))
-        wrong = np.flatnonzero(self._continues[ids] != before)
-        most = int(wrong[0]) if wrong.size else len(ids)
-        blocks = ids[:most].tolist()
-        if prompt.extras is None and not self._extras and self._holds_tokens(blocks, prompt):
-            return most
-        for at, block in enumerate(blocks):
-            if not self._holds(block, prompt, at):
-                return at
-        return most
+    def confirmed(self, prompt: Prompt, parts: list[Part], at: int = 0, number: int = _NO_PREFIX) -> int:
+        """How many blocks, found by the keys of a prompt from block `at` on, really hold it there.
 
-    def _holds_tokens(self, blocks: list[int], prompt: Prompt) -> bool:
-        """Whether the tokens of all these blocks, compared in one piece, are the beginning of the prompt."""
-        if not self._keeps_tokens or not blocks:
-            return True
-        if self._covered > self._step or self._roots[blocks[0]] != prompt.root:
-            return False  # they overlap: compared one by one
-        return prompt.tokens.startswith(b"".join([self._text[block] for block in blocks]))
+        `number` is that of the prefix before. O(blocks), one memcmp per run.
+        """
+        begin = at
+        for run, start, end in parts:
+            held, first = _held(run), start - run.start
+            if number != (held.numbers[first - 1] if first else held.continues):
+                break
+            agree = self._agree(held, prompt, first, end - start, at)
+            at += agree
+            if at < end:
+                break
+            number = held.numbers[first + agree - 1]
+        return at - begin
 
-    def _holds(self, block: int, prompt: Prompt, at: int) -> bool:
-        """Whether this block's own content is what the prompt has at this block index."""
-        if self._keeps_tokens and (
-            self._text[block] != self._text_at(prompt, at) or (not at and self._roots[block] != prompt.root)
-        ):
-            return False
-        return self._extras.get(block) == self._extras_at(prompt, at)
+    def _agree(self, held: Held, prompt: Prompt, first: int, count: int, at: int) -> int:
+        """How many of `count` blocks of a run, from `first` on, hold what the prompt has from block `at` on."""
+        if self._keeps_tokens:
+            if held.root != prompt.root:
+                return 0
+            most = count * self._size + self._ahead
+            same = common_tokens(held.text, first * self._size, prompt.tokens, at * self._size, most)
+            count = max(same - self._ahead, 0) // self._size
+        if held.carried is None and prompt.extras is None:
+            return count
+        theirs = self._carried(prompt, at, at + count) or [None] * count
+        ours = held.carried[first : first + count] if held.carried is not None else [None] * count
+        return next((i for i in range(count) if ours[i] != theirs[i]), count)
 
-    def _text_at(self, prompt: Prompt, at: int) -> bytes:
-        start = at * self._step
-        return bytes(prompt.tokens[start * TOKEN_BYTES : (start + self._covered) * TOKEN_BYTES])
+    def _carried(self, prompt: Prompt, start: int, end: int) -> list[Extras | None] | None:
+        """What the blocks [start, end) of a prompt carry, None when the prompt carries nothing."""
+        extras, size, covered = prompt.extras, self._size, self._size + self._ahead
+        if extras is None:
+            return None
+        return [extras.cut(at, at + covered) for at in range(start * size, end * size, size)]
 
-    def _extras_at(self, prompt: Prompt, at: int) -> Extras | None:
-        start = at * self._step
-        return prompt.extras.cut(start, start + self._covered) if prompt.extras is not None else None
-
-    def storable(self, prompt: Prompt, keys: list[bytes], start: int, end: int, before: int | None) -> tuple[int, int]:
+    def storable(self, prompt: Prompt, keys: list[bytes], start: int, end: int, path: Path | None) -> tuple[int, int]:
         """What of the blocks [start, end) of a prompt is cached, and up to where the rest can be stored.
 
-        Returns (leading blocks cached as this very prefix, end of what does not collide); `before` is the
-        block at start - 1. A key that another prefix has, or that occurs twice, ends it: what collides is
-        not published.
+        Returns (leading blocks cached as this very prefix, end of what does not collide). A key that another
+        prefix has, or that occurs twice, ends it: what collides is not published.
         """
-        oldest, at = self._index.oldest, start
-        number = _NO_PREFIX if before is None else self._number[before]
-        while at < end:
-            block = oldest.get(keys[at])
-            if block is None:
-                break
-            if self._continues[block] != number or not self._holds(block, prompt, at):
-                return at - start, at
-            number = self._number[block]
-            at += 1
+        oldest = self._index.oldest
+        number = _held(path.runs[-1]).numbers[-1] if path is not None and path.runs else _NO_PREFIX
+        known = self.confirmed(prompt, self._index.parts(keys, start, end), start, number)
         new: set[bytes] = set()
-        for index in range(at, end):
-            if keys[index] in oldest or keys[index] in new:
-                return at - start, index
-            new.add(keys[index])
-        return at - start, end
+        for at in range(start + known, end):
+            if keys[at] in oldest or keys[at] in new:
+                return known, at
+            new.add(keys[at])
+        return known, end
 
-    def store(self, prompt: Prompt, start: int, ids: Ids, before: int | None, originals: Ids) -> None:
-        """Remember blocks [start, ..) of a prompt; the first of them are copies of `originals`."""
-        new = len(ids) - len(originals)
-        numbers = np.concatenate((self._number[originals], self._last_number + 1 + np.arange(new)))
-        self._last_number += new
-        self._number[ids] = numbers
-        self._continues[ids[0]] = _NO_PREFIX if before is None else self._number[before]
-        self._continues[ids[1:]] = numbers[:-1]
+    # -- remembering --------------------------------------------------------------------------------
+
+    def store(self, run: Run, prompt: Prompt, path: Path, originals: list[Part]) -> None:
+        """Remember what a new run of a path holds; its first blocks are copies of `originals`."""
+        continues = _held(path.runs[-1]).numbers[-1] if path.runs else _NO_PREFIX
+        run.held = Held(array("q"), continues, prompt.root, b"", None)
+        for original, start, end in originals:
+            run.held.numbers += _held(original).numbers[start - original.start : end - original.start]
+        self._fill(run, prompt)
+
+    def grown(self, run: Run, prompt: Prompt) -> None:
+        """A run got more blocks of its prompt."""
+        self._fill(run, prompt)
+
+    def _fill(self, run: Run, prompt: Prompt) -> None:
+        """Remember what the last blocks of a run hold, those that have no number and no text yet."""
+        held, end = _held(run), run.start + len(run.keys)
+        if held.carried is not None or prompt.extras is not None:
+            held.carried = self._carried(prompt, run.start, end) or [None] * len(run.keys)
         if self._keeps_tokens:
-            if not start:
-                self._roots[int(ids[0])] = prompt.root
-            for at, block in enumerate(ids.tolist(), start):
-                self._text[block] = self._text_at(prompt, at)
-        if prompt.extras is not None:
-            for at, block in enumerate(ids.tolist(), start):
-                carried = self._extras_at(prompt, at)
-                if carried is not None:
-                    self._extras[block] = carried
+            held.text = bytes(prompt.tokens[run.start * self._step : end * self._step + self._ahead_bytes])
+        new = len(run.keys) - len(held.numbers)
+        held.numbers.extend(range(self._last_number + 1, self._last_number + 1 + new))
+        self._last_number += new
 
-    def drop(self, ids: Ids) -> None:
-        """Forget evicted blocks."""
-        if not (self._text or self._extras):
-            return
-        for block in ids.tolist():
-            for kept in (self._text, self._roots, self._extras):
-                kept.pop(block, None)
+    def cut(self, upper: Run, lower: Run) -> None:
+        """A run was cut into these; the lower one is the run as it was known."""
+        held, at = _held(lower), len(upper.keys)
+        upper.held = Held(
+            held.numbers[:at],
+            held.continues,
+            held.root,
+            held.text[: at * self._step + self._ahead_bytes],
+            held.carried[:at] if held.carried is not None else None,
+        )
+        held.continues = held.numbers[at - 1]
+        held.text = held.text[at * self._step :]
+        del held.numbers[:at]
+        if held.carried is not None:
+            del held.carried[:at]
+
+    def trimmed(self, run: Run) -> None:
+        """The last blocks of a run were evicted."""
+        held, left = _held(run), len(run.keys)
+        held.text = held.text[: left * self._step + self._ahead_bytes]
+        del held.numbers[left:]
+        if held.carried is not None:
+            del held.carried[left:]
 
     def check(self) -> None:
-        """Assert that exactly the cached blocks have content."""
-        cached = set(self._index)
-        if self._keeps_tokens and self._text.keys() != cached:
-            raise InvariantError("the blocks with remembered tokens are not the cached ones")
-        if not self._extras.keys() <= cached or not self._roots.keys() <= cached:
-            raise InvariantError("a block that is not cached has remembered extras or a root")
+        """Assert that every run knows what each of its blocks holds."""
+        for run in self._index:
+            held, blocks = _held(run), len(run.keys)
+            if len(held.numbers) != blocks or (held.carried is not None and len(held.carried) != blocks):
+                raise InvariantError(f"{run!r} has content for {len(held.numbers)} blocks")
+            if self._keeps_tokens and len(held.text) != blocks * self._step + self._ahead_bytes:
+                raise InvariantError(f"{run!r} has {len(held.text)} bytes of tokens")
+
+
+def _held(run: Run) -> Held:
+    assert run.held is not None
+    return run.held

@@ -15,14 +15,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from prefixcache.blocks.eviction import POLICIES, read_policy
 from prefixcache.designs.base import Design, Holding, Match, Prompt
 from prefixcache.designs.hash_chain.content import Content
-from prefixcache.designs.hash_chain.index import Ids, Index, ids_of, table_of
+from prefixcache.designs.hash_chain.index import Index, Part
 from prefixcache.designs.hash_chain.leaf_ranks import LeafRanks
-from prefixcache.designs.hash_chain.release_runs import ReleaseRuns
+from prefixcache.designs.hash_chain.release_list import ReleaseList
+from prefixcache.designs.hash_chain.run import Path, Run
 from prefixcache.designs.hash_chain.scheduling import Unseen
 from prefixcache.designs.hash_chain.search import SEARCHES
 from prefixcache.designs.outline import OutlineNode, outline_of
@@ -33,7 +32,7 @@ from prefixcache.keys.tokens import TOKEN_BYTES
 
 
 class HashChainDesign(Design):
-    """See the module. Costs: a prompt is hashed once per distinct prefix, then O(log N) lookups and O(hit)."""
+    """See the module. Costs: a prompt is hashed once per distinct prefix, then O(log N) lookups and O(runs)."""
 
     name = "hash_chain"
     can = {  # noqa: RUF012
@@ -55,35 +54,41 @@ class HashChainDesign(Design):
         self._chain = make_chain(self.options.hash, self.block_size, self.ahead)
         self._memo = ChainMemo(self._chain)
         self._search = SEARCHES[self.options.search]
-        self.lookups = 0  # of the last match, for tests
+        self.lookups = 0  # of the last search, for tests
         self._index = Index()
-        self._is_cached = self._index.oldest.__contains__
         vouched_for = self._chain.trusted and self._chain.covers_extras
         self._content = None if vouched_for else Content(self._chain, self._index)
         self._unseen = Unseen(self.events) if self.options.visibility == "step" else None
-        self._order = self._make_order()
-        self._idle_blocks = 0
-
-    def _make_order(self) -> ReleaseRuns | LeafRanks:
+        self._is_cached = self._index.oldest.__contains__ if self._unseen is None else self._is_seen
         policy = read_policy(self.eviction)
-        if policy is POLICIES["lru"]:
-            return ReleaseRuns(self._index)
-        return LeafRanks(self._index, policy, self.block_size)
+        self._order: ReleaseList | LeafRanks = (
+            ReleaseList() if policy is POLICIES["lru"] else LeafRanks(self._index, policy, self.block_size)
+        )
+        self._idle_blocks = 0
 
     # -- lookup -----------------------------------------------------------------------------------
 
     def match(self, prompt: Prompt, limit: int) -> Match:
+        blocks, idle = array("i"), 0
+        parts = self._find(prompt, limit)
+        for run, start, end in parts:
+            blocks += run.blocks[start - run.start : end - run.start]
+            if run.users is None:
+                idle += end - start
+        return Match(len(blocks) * self.block_size, blocks, idle, parts)
+
+    def _find(self, prompt: Prompt, limit: int) -> list[Part]:
+        """Where the longest cached prefix of the first `limit` tokens lies."""
         if limit < self.block_size:
-            return Match(0, array("i"), 0, None)
+            return []
         keys = self._keys(prompt)
-        most = min(limit // self.block_size, len(keys))
-        is_cached = self._is_cached if self._unseen is None else self._is_seen
-        found, self.lookups = self._search(keys, most, is_cached)
-        if not found:
-            return Match(0, array("i"), 0, None)
-        ids = self._found(prompt, keys[:found])
-        idle = len(ids) - int(np.count_nonzero(self._index.pins[ids]))
-        return Match(len(ids) * self.block_size, table_of(ids), idle, None)
+        found, self.lookups = self._search(keys, min(limit // self.block_size, len(keys)), self._is_cached)
+        parts = self._index.parts(keys, 0, found)
+        if self._content is not None:
+            return _shortened(parts, self._content.confirmed(prompt, parts))
+        if found and (not parts or parts[-1][2] < found):
+            raise InvariantError("a key is cached without the keys before it: no search can be trusted")
+        return parts
 
     def _keys(self, prompt: Prompt) -> list[bytes]:
         """Keys of all keyed blocks of a prompt, remembered in the prompt."""
@@ -99,23 +104,13 @@ class HashChainDesign(Design):
         assert self._unseen is not None
         return key in self._index.oldest and key not in self._unseen.keys
 
-    def _found(self, prompt: Prompt, keys: list[bytes]) -> Ids:
-        """The blocks of these keys. They are all cached; if one is not, the index says so."""
-        if self._content is None:
-            return self._index.blocks(keys)
-        ids = self._index.blocks(keys[: self._index.known(keys)])
-        return ids[: self._content.confirmed(prompt, ids)]
-
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:
-        if not match.blocks:
-            return
-        holding.table.extend(match.blocks)
-        holding.held = len(match.blocks)
-        ids = ids_of(holding.table)
-        self._pin(ids)
-        self._order.passed(ids, holding)
+        if match.blocks:
+            holding.table.extend(match.blocks)
+            holding.held = len(match.blocks)
+            self._use(holding, match.anchor)
 
     def publish(self, holding: Holding, length: int, tail: bool = False) -> list[tuple[int, int, int]]:
         """See the base. A parent never leaves before its children, so along the range:
@@ -128,118 +123,190 @@ class HashChainDesign(Design):
         start, end = holding.held, length // self.block_size
         if end <= start:
             return []
-        prompt, table = holding.prompt, holding.table
-        keys = self._keys(prompt)
+        keys = self._keys(holding.prompt)
         end = min(end, len(keys))
         if self._content is None:
-            known = self._index.known(keys[start:end])
+            known = self._index.known(keys, start, end)
         else:
-            known, end = self._content.storable(prompt, keys, start, end, table[start - 1] if start else None)
+            known, end = self._content.storable(holding.prompt, keys, start, end, holding.anchor)
         moves: list[tuple[int, int, int]] = []
         if known and self.options.duplicates == "give_back":
-            moves = self._move_onto(holding, keys, start, start + known)
+            moves = self._move_onto(holding, self._index.parts(keys, start, start + known))
             start, known = start + known, 0
         if start < end:
+            self.kept += known
             self._store(holding, keys, start, end, known)
         holding.held = end
         return moves
 
-    def _move_onto(self, holding: Holding, keys: list[bytes], start: int, end: int) -> list[tuple[int, int, int]]:
-        """Swap the table's own blocks [start, end) for the cached ones of the same keys."""
-        table = holding.table
-        ids = self._index.blocks(keys[start:end])
-        own, theirs = table[start:end], table_of(ids)
-        self._pin(ids)
-        self._order.passed(ids, holding)
-        table[start:end] = theirs
+    def _move_onto(self, holding: Holding, parts: list[Part]) -> list[tuple[int, int, int]]:
+        """Swap the table's own blocks behind the held ones for these, which hold the same."""
+        start, end = parts[0][1], parts[-1][2]
+        own = holding.table[start:end]
+        theirs = array("i")
+        for run in self._use(holding, parts):
+            theirs += run.blocks
+        holding.table[start:end] = theirs
         self.pool.give(own)
         return list(zip(range(start, end), own, theirs, strict=True))
 
     def _store(self, holding: Holding, keys: list[bytes], start: int, end: int, known: int) -> None:
-        """The index takes over the blocks [start, end) of the table, pinned once by the holding.
+        """The index takes over the blocks [start, end) of the table, used by the holding.
 
         The first `known` of their keys are cached already: these are further copies.
         """
-        self._grow()
-        prompt, new, ids = holding.prompt, keys[start:end], ids_of(holding.table, start, end)
-        if self._content is not None:
-            before = holding.table[start - 1] if start else None
-            self._content.store(prompt, start, ids, before, self._index.blocks(new[:known]))
-        self._index.add(new, ids, keys[start - 1] if start else None, known)
-        self._order.stored(ids, holding, start, known)
-        if known == len(new) or (self.events is None and self._unseen is None):
-            return
-        first = start + known
-        step = self.block_size * TOKEN_BYTES
-        stored = new[known:], keys[first - 1] if first else None, bytes(prompt.tokens[first * step : end * step])
-        if self._unseen is not None:
-            self._unseen.add(*stored, prompt.scope)
-        elif self.events is not None:
-            self.events.stored(*stored, prompt.scope)
+        for stop in self._order.spans(holding, start, end):
+            self._store_run(holding, keys, start, stop, min(known, stop - start))
+            known -= min(known, stop - start)
+            start = stop
 
-    def _grow(self) -> None:
-        ids = self.pool.used_ids
-        self._index.grow(ids)
-        self._order.grow(ids)
-        if self._content is not None:
-            self._content.grow(ids)
+    def _store_run(self, holding: Holding, keys: list[bytes], start: int, end: int, known: int) -> None:
+        prompt, path = holding.prompt, _path(holding)
+        new, blocks = keys[start:end], holding.table[start:end]
+        run = self._growing(path) if not known else None
+        if run is not None:
+            run.keys += new
+            run.blocks += blocks
+            self._index.add(run, len(run.keys) - len(new), 0)
+            if self._content is not None:
+                self._content.grown(run, prompt)
+        else:
+            run = Run(new, blocks, start, keys[start - 1] if start else None)
+            if self._content is not None:
+                self._content.store(run, prompt, path, self._index.parts(keys, start, start + known))
+            self._index.add(run, 0, known)
+            run.users = {path}
+            path.runs.append(run)
+            self._order.stored(run, path, holding, known)
+        self._announce(prompt, keys, start + known, end)
+
+    def _growing(self, path: Path) -> Run | None:
+        """The last run of a path, where what follows it can be added to it: only this path uses it.
+
+        So an answer that is published block by block is one run. Not under policies that know blocks by their
+        age and use: there a run is what was published together.
+        """
+        run = path.runs[-1] if path.runs else None
+        if run is None or not self._order.whole or run.stale or run.users is None or len(run.users) > 1:
+            return None
+        return run
+
+    def _announce(self, prompt: Prompt, keys: list[bytes], start: int, end: int) -> None:
+        """The keys [start, end) of a prompt are new."""
+        if start == end or (self.events is None and self._unseen is None):
+            return
+        step = self.block_size * TOKEN_BYTES
+        before = keys[start - 1] if start else None
+        stored = keys[start:end], before, bytes(prompt.tokens[start * step : end * step]), prompt.scope
+        if self._unseen is not None:
+            self._unseen.add(*stored)
+        elif self.events is not None:
+            self.events.stored(*stored)
 
     def cut(self, holding: Holding, blocks: int) -> None:
         if blocks < holding.held:
-            self._let_go(ids_of(holding.table, blocks, holding.held), holding.step)
+            path = _path(holding)
+            self._let_go(path, self._border(path, blocks), holding.step)
             holding.held = blocks
 
     def release(self, holding: Holding) -> None:
-        self._let_go(ids_of(holding.table, 0, holding.held), holding.step)
-        holding.held = 0
+        self._let_go(_path(holding), 0, holding.step)
+        holding.anchor, holding.held = None, 0
 
     def share(self, holding: Holding, other: Holding, blocks: int) -> None:
-        shared = holding.table[:blocks]
-        self._pin(ids_of(shared))
-        other.table.extend(shared)
+        other.anchor = self._prefix(holding, blocks)
+        self._join(other.anchor, other.anchor.runs)
+        other.table.extend(holding.table[:blocks])
         other.held = blocks
 
     def idle_blocks(self, match: Match) -> Sequence[int]:
-        ids = ids_of(array("i", match.blocks))
-        return table_of(ids[self._index.pins[ids] == 0])
+        parts: list[Part] = match.anchor
+        blocks = array("i")
+        for run, start, end in parts:
+            if run.users is None:
+                blocks += run.blocks[start - run.start : end - run.start]
+        return blocks
 
-    def handle(self, holding: Holding, index: int) -> array[int]:
-        return holding.table[: index + 1]  # the path: who pins a block pins all blocks before it
+    def handle(self, holding: Holding, index: int) -> Path:
+        return self._prefix(holding, index + 1)  # who pins a block pins all blocks before it
 
-    def hold(self, handle: array[int]) -> None:
-        self._pin(ids_of(handle))
+    def hold(self, handle: Path) -> None:
+        self._join(handle, handle.runs)
 
-    def drop(self, handle: array[int]) -> None:
-        self._unpin(ids_of(handle), self.step)
+    def drop(self, handle: Path) -> None:
+        self._leave(handle, 0, self.step)
 
-    def _pin(self, ids: Ids) -> None:
-        """One more user of each of these different blocks."""
-        pins = self._index.pins
-        before = pins[ids]
-        pins[ids] = before + 1
-        idle = ids[before == 0]
-        if idle.size:
-            self._idle_blocks -= idle.size
-            self._order.discard(idle)
+    def _use(self, holding: Holding, parts: list[Part]) -> list[Run]:
+        """The holding's path goes on over these parts of runs, which are cut out where they are not whole."""
+        path = _path(holding)
+        runs = []
+        for run, start, end in parts:
+            for stop in self._order.spans(holding, start, end):
+                if stop < run.start + len(run.keys):
+                    runs.append(self._cut(run, stop))
+                else:
+                    runs.append(run)
+                if start > runs[-1].start:
+                    self._cut(runs[-1], start)
+                start = stop
+        self._join(path, runs)
+        path.runs += runs
+        self._order.passed(runs, path, holding)
+        return runs
 
-    def _let_go(self, ids: Ids, step: int) -> None:
-        """A request gives up blocks: what it has registered in this step is seen from now on."""
+    def _cut(self, run: Run, block: int) -> Run:
+        """Cut a run before this block of its prompt; returns the upper part, the lower one stays itself."""
+        upper = self._index.cut(run, block - run.start)
+        if self._content is not None:
+            self._content.cut(upper, run)
+        self._order.cut(upper, run)
+        return upper
+
+    def _border(self, path: Path, block: int) -> int:
+        """Which run of a path begins at this block of its prompt, after a cut if none did; all of them: the end."""
+        for at, run in enumerate(path.runs):
+            if run.start >= block:
+                return at
+            if run.start + len(run.keys) > block:
+                self._cut(run, block)
+                return at + 1
+        return len(path.runs)
+
+    def _prefix(self, holding: Holding, blocks: int) -> Path:
+        """A path over the first blocks that a holding uses. It does not use them yet."""
+        path, prefix = _path(holding), Path()
+        border = self._border(path, blocks)
+        prefix.runs = path.runs[:border]
+        return prefix
+
+    def _join(self, path: Path, runs: list[Run]) -> None:
+        """One more user of these runs."""
+        for run in runs:
+            if run.users is None:
+                run.users = {path}
+                self._idle_blocks -= len(run.keys)
+                self._order.discard(run)
+            else:
+                run.users.add(path)
+
+    def _let_go(self, path: Path, first: int, step: int) -> None:
+        """A request gives up blocks: what was registered in this step is seen from now on."""
         if self._unseen is not None:
             self.end_step()
-        self._unpin(ids, step)
+        self._leave(path, first, step)
 
-    def _unpin(self, ids: Ids, step: int) -> None:
-        """One user less of each of these different blocks, tail first; what nobody uses any more becomes idle."""
-        if not ids.size:
-            return
-        ids = ids[::-1]
-        pins = self._index.pins
-        left = pins[ids] - 1
-        pins[ids] = left
-        freed = ids[left == 0]
-        self._idle_blocks += freed.size
-        self._order.released(ids, step)
-        self._order.add(freed)
+    def _leave(self, path: Path, first: int, step: int) -> None:
+        """One user less of the path's runs from `first` on, tail first; what nobody uses any more becomes idle."""
+        runs = path.runs[first:]
+        del path.runs[first:]
+        self._order.released(runs, step)
+        for run in reversed(runs):
+            assert run.users is not None
+            run.users.remove(path)
+            if not run.users:
+                run.users = None
+                self._idle_blocks += len(run.keys)
+                self._order.add(run)
 
     # -- room -------------------------------------------------------------------------------------
 
@@ -257,14 +324,28 @@ class HashChainDesign(Design):
         return taken
 
     def _evict(self, blocks: int) -> int:
-        ids, gone = self._order.evict(blocks)
-        self._idle_blocks -= ids.size
+        victims, keys = self._take_out(blocks)
         if self.events is not None:
-            self.events.removed(gone)
-        if self._content is not None:
-            self._content.drop(ids)
-        self.pool.give(table_of(ids[::-1]))  # the pool hands out what came last
-        return len(ids)
+            self.events.removed(keys)
+        victims.reverse()  # the pool hands out what came last
+        self.pool.give(victims)
+        return len(victims)
+
+    def _take_out(self, blocks: int) -> tuple[array[int], list[bytes]]:
+        """Take idle blocks out of the index: these in the order in which they leave, and what is found no more."""
+        order, victims = self._order, array("i")
+        keys: list[bytes] = []
+        while len(victims) < blocks and (run := order.first()) is not None:
+            last = run.keys[-1]
+            trimmed, gone = self._index.trim(run, min(len(run.keys), blocks - len(victims)) if order.whole else 1)
+            victims += trimmed
+            if not run.stale:
+                keys += gone
+            if self._content is not None:
+                self._content.trimmed(run)
+            order.trimmed(run, last, bool(gone))
+        self._idle_blocks -= len(victims)
+        return victims, keys
 
     # -- for explanations ---------------------------------------------------------------------------
 
@@ -276,9 +357,17 @@ class HashChainDesign(Design):
         return self._keys(prompt)[index : index + 1]
 
     def outline(self) -> list[OutlineNode]:
-        index = self._index
-        copies = ((key, index.copies_of(key)) for key in index.oldest)  # a parent is stored before its children
-        return outline_of((k, index.parent[b[0]], b"", b, int(index.pins[list(b)].sum()), (k,)) for k, b in copies)
+        parents: dict[bytes, bytes | None] = {}
+        blocks: dict[bytes, list[int]] = {key: [] for key in self._index.oldest}  # parents stand before children
+        pins = dict.fromkeys(blocks, 0)
+        for run in self._index:
+            before = run.before
+            for key, block in zip(run.keys, run.blocks, strict=True):
+                parents[key] = before
+                blocks[key].append(block)
+                pins[key] += len(run.users or ())
+                before = key
+        return outline_of((key, parents[key], b"", found, pins[key], (key,)) for key, found in blocks.items())
 
     # -- life of the index --------------------------------------------------------------------------
 
@@ -293,35 +382,46 @@ class HashChainDesign(Design):
     def retire(self) -> None:
         unseen = self._unseen.forget() if self._unseen is not None else set()
         if self.events is not None:
-            stale = self._order.stale
-            cached = self._index.oldest.items()
-            self.events.removed([key for key, block in cached if not stale(block) and key not in unseen])
-        self._order.retire()
+            found = [key for key, run in self._index.oldest.items() if not run.stale and key not in unseen]
+            self.events.removed(found)
+        self._order.retire(self._index)
 
     def clear(self) -> None:
-        ids, _ = self._order.evict(self._idle_blocks)
-        self._idle_blocks = 0
-        if self._content is not None:
-            self._content.drop(ids)
-        self.pool.give(table_of(ids))
+        victims, _ = self._take_out(self._idle_blocks)
+        self.pool.give(victims)
 
     def blocks(self) -> Iterator[int]:
-        yield from self._index
+        for run in self._index:
+            yield from run.blocks
 
     def check(self) -> None:
         self._index.check()
+        self._order.check()
+        queued = list(self._order)
+        if len(set(queued)) != len(queued):
+            raise InvariantError("a run is queued for eviction twice")
         idle = 0
-        for block in self._index:
-            pinned = self._index.pins[block] > 0
-            idle += not pinned
-            queued = block in self._order
-            if queued != (not pinned and self._order.queued(block)):
-                raise InvariantError(f"block {block} is {'' if queued else 'not '}queued for eviction")
-        if sum(1 for _ in self._order) != len(self._order):
-            raise InvariantError("the order of eviction has lost count of itself")
+        for run in self._index:
+            if run.users is None:
+                idle += len(run.keys)
+            if (run in queued) != (run.users is None and self._order.must_have(run)):
+                raise InvariantError(f"{run!r} is {'' if run in queued else 'not '}queued for eviction")
         if idle != self._idle_blocks:
             raise InvariantError(f"{idle} blocks are idle, the book says {self._idle_blocks}")
         if self._unseen is not None and not self._unseen.keys <= self._index.oldest.keys():
             raise InvariantError("a key registered in this step is not cached")
         if self._content is not None:
             self._content.check()
+
+
+def _path(holding: Holding) -> Path:
+    """The path of a holding; a new one where it has none."""
+    path: Path | None = holding.anchor
+    if path is None:
+        path = holding.anchor = Path()
+    return path
+
+
+def _shortened(parts: list[Part], blocks: int) -> list[Part]:
+    """Parts of the beginning of a prompt, cut behind its first blocks."""
+    return [(run, start, min(end, blocks)) for run, start, end in parts if start < blocks]

@@ -1,172 +1,175 @@
-"""The map from keys to blocks, and what is known of each block, as columns by block id.
+"""The map from keys to blocks: each key leads to the run that holds its block.
 
-A key has one block, or several copies of it (`duplicates="keep"`); a lookup takes the oldest. Columns grow
-with the ids in use. The pins are a numpy column, so that a whole path is pinned in a few calls whatever its
-length; keys are Python objects that the map and the columns share.
+A key has one block, or several copies of it (`duplicates="keep"`); the map leads to the oldest.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import TypeAlias
 
-import numpy as np
-
+from prefixcache.designs.hash_chain.run import Run
 from prefixcache.errors import InvariantError
 
-Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
-
-NO_BLOCKS: Ids = np.zeros(0, np.int32)
+Part: TypeAlias = tuple[Run, int, int]  # the blocks [start, end) of a prompt, which lie in this run
 
 
 class Index:
     """See the module.
 
     Attributes:
-        oldest: by key, the block that a lookup takes.
-        copies: by key, all blocks that hold it in the order in which they came; only keys with several.
-        key, parent: by block id, its key and the key that this continues from; None when it is not cached
-            (parent: or when it is the first of its prompt).
-        pins: by block id, how many hold it.
+        oldest: by key, the run of the block that a lookup takes.
+        copies: by key, all runs that hold a block of it in the order in which these came; only keys with
+            several.
     """
 
     def __init__(self) -> None:
-        self.oldest: dict[bytes, int] = {}
-        self.copies: dict[bytes, list[int]] = {}
-        self.key: list[bytes | None] = []
-        self.parent: list[bytes | None] = []
-        self.pins: Ids = np.zeros(0, np.int32)
+        self.oldest: dict[bytes, Run] = {}
+        self.copies: dict[bytes, list[Run]] = {}
 
-    def __len__(self) -> int:
-        return len(self.oldest) + sum(len(blocks) - 1 for blocks in self.copies.values())
+    def __iter__(self) -> Iterator[Run]:
+        """Every run, once. O(cached blocks)."""
+        runs = dict.fromkeys(self.oldest.values())
+        for copies in self.copies.values():
+            runs.update(dict.fromkeys(copies))
+        return iter(runs)
 
-    def __iter__(self) -> Iterator[int]:
-        """Every cached block, once."""
-        if not self.copies:
-            return iter(self.oldest.values())
-        return (block for key in self.oldest for block in self.copies_of(key))
+    def copies_of(self, key: bytes) -> list[Run]:
+        """All runs that hold a block of a cached key, the oldest first."""
+        return self.copies[key] if key in self.copies else [self.oldest[key]]
 
-    def grow(self, ids: int) -> None:
-        """Make room for the block ids below this."""
-        more = ids - len(self.key)
-        if more > 0:
-            self.key.extend([None] * more)
-            self.parent.extend([None] * more)
-            self.pins = grown(self.pins, ids)
+    # -- lookup -----------------------------------------------------------------------------------
 
-    def blocks(self, keys: Sequence[bytes]) -> Ids:
-        """The oldest block of each of these cached keys. O(keys)."""
-        try:
-            return np.fromiter(map(self.oldest.__getitem__, keys), np.int32, len(keys))
-        except KeyError:
-            raise InvariantError("a key is cached without the keys before it: bisection cannot be trusted") from None
+    def known(self, keys: list[bytes], start: int, end: int) -> int:
+        """How many of the keys [start, end) are cached, tried one after the other: the first one seldom is."""
+        at = start
+        while at < end and keys[at] in self.oldest:
+            at += 1
+        return at - start
 
-    def copies_of(self, key: bytes) -> Sequence[int]:
-        """All blocks that hold a cached key, the oldest first."""
-        return self.copies[key] if key in self.copies else (self.oldest[key],)
+    def parts(self, keys: list[bytes], start: int, end: int) -> list[Part]:
+        """Where the blocks of the keys [start, end) of a prompt lie, up to the first key that leads nowhere.
 
-    def known(self, keys: Sequence[bytes]) -> int:
-        """How many leading keys are cached, tried one after the other: the first one seldom is."""
-        known = 0
-        for key in keys:
-            if key not in self.oldest:
-                break
-            known += 1
-        return known
-
-    def add(self, keys: Sequence[bytes], ids: Ids, before: bytes | None, known: int) -> None:
-        """Store blocks that follow each other behind the key `before`, pinned once.
-
-        The first `known` of the keys are cached already: their blocks are further copies. O(blocks).
+        O(runs) lookups, and O(keys) where keys have copies. A key leads nowhere when it is not cached, or when
+        a weak hash has given it to a block at another place of its prompt.
         """
-        blocks = ids.tolist()
-        for key, block in zip(keys[:known], blocks, strict=False):
-            self.copies.setdefault(key, [self.oldest[key]]).append(block)
-        self.oldest.update(zip(keys[known:], blocks[known:], strict=True))
-        key_of, parent_of = self.key, self.parent
-        for key, block in zip(keys, blocks, strict=True):
-            key_of[block] = key
-            parent_of[block] = before
-            before = key
-        self.pins[ids] = 1
+        parts: list[Part] = []
+        while start < end:
+            run = self.oldest.get(keys[start])
+            if run is None:
+                break
+            first = start - run.start
+            if not 0 <= first < len(run.keys) or run.keys[first] != keys[start]:
+                break
+            count = self._shared(run, first, keys, start, min(end - start, len(run.keys) - first))
+            parts.append((run, start, start + count))
+            start += count
+        return parts
 
-    def remove(self, ids: Ids) -> list[bytes]:
-        """Forget cached blocks; the keys that no block holds any more. O(blocks)."""
-        blocks = ids.tolist()
-        key_of, parent_of, oldest = self.key, self.parent, self.oldest
-        keys: list[Any] = [key_of[block] for block in blocks]
+    def _shared(self, run: Run, first: int, keys: list[bytes], start: int, most: int) -> int:
+        """How many of the keys from `start` on lead to the run's blocks from `first` on, at least one."""
         if self.copies:
-            keys = [key for key, block in zip(keys, blocks, strict=True) if not self._remove_copy(key, block)]
-        for block in blocks:
-            key_of[block] = parent_of[block] = None
+            oldest, count = self.oldest, 1
+            while count < most and oldest.get(keys[start + count]) is run:
+                count += 1
+            return count
+        if run.keys[first + most - 1] == keys[start + most - 1]:
+            return most
+        low, high = 1, most - 1  # a key stands for all before it: up to some place they agree, and never again
+        while low < high:
+            middle = (low + high + 1) // 2
+            if run.keys[first + middle - 1] == keys[start + middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # -- change -----------------------------------------------------------------------------------
+
+    def add(self, run: Run, first: int, known: int) -> None:
+        """Register the blocks of a run from `first` on; the first `known` of them are further copies."""
+        keys = run.keys[first:] if first else run.keys
+        for key in keys[:known]:
+            self.copies.setdefault(key, [self.oldest[key]]).append(run)
+        self.oldest.update(dict.fromkeys(keys[known:] if known else keys, run))
+
+    def cut(self, run: Run, at: int) -> Run:
+        """Cut a run: its first `at` blocks become a run of their own, which is returned. Same users, same order."""
+        upper = Run(run.keys[:at], run.blocks[:at], run.start, run.before)
+        del run.keys[:at]
+        del run.blocks[:at]
+        run.start += at
+        run.before = upper.keys[-1]
+        upper.stale = run.stale
+        if self.copies:
+            for key in upper.keys:
+                self._replace(key, run, upper)
+        else:
+            self.oldest.update(dict.fromkeys(upper.keys, upper))
+        if run.users is not None:
+            upper.users = set(run.users)
+            for path in run.users:
+                path.runs.insert(path.runs.index(run), upper)
+        return upper
+
+    def _replace(self, key: bytes, run: Run, by: Run) -> None:
+        copies = self.copies.get(key)
+        if copies is not None:
+            copies[copies.index(run)] = by
+        if self.oldest[key] is run:
+            self.oldest[key] = by
+
+    def trim(self, run: Run, count: int) -> tuple[array[int], list[bytes]]:
+        """Forget the last blocks of a run: these, the last one first, and the keys that no block holds any more."""
+        at = len(run.keys) - count
+        keys, blocks = run.keys[at:], run.blocks[at:]
+        del run.keys[at:]
+        del run.blocks[at:]
+        keys.reverse()
+        blocks.reverse()
+        if self.copies:
+            keys = [key for key in keys if not self._drop_copy(key, run)]
+        oldest = self.oldest
         for key in keys:
             del oldest[key]
-        return keys
+        return blocks, keys
 
-    def remove_one(self, block: int) -> bool:
-        """Forget one cached block; whether no block holds its key any more. O(copies)."""
-        key = self.key[block]
-        assert key is not None
-        self.key[block] = self.parent[block] = None
-        if self._remove_copy(key, block):
-            return False
-        del self.oldest[key]
-        return True
-
-    def _remove_copy(self, key: bytes, block: int) -> bool:
-        """Whether the block was one of several copies of this key, which it is no longer."""
+    def _drop_copy(self, key: bytes, run: Run) -> bool:
+        """Whether the run held one of several copies of this key, which it does no longer."""
         copies = self.copies.get(key)
         if copies is None:
             return False
-        copies.remove(block)
+        copies.remove(run)
         self.oldest[key] = copies[0]
         if len(copies) == 1:
             del self.copies[key]
         return True
 
+    # -- invariants -------------------------------------------------------------------------------
+
     def check(self) -> None:
-        """Assert what must hold of keys, copies, parents and pins."""
-        for key in self.oldest:
-            copies = self.copies_of(key)
-            if copies[0] != self.oldest[key] or len(set(copies)) != len(copies):
-                raise InvariantError(f"the oldest block of a key is {self.oldest[key]}, its copies are {copies}")
-            for block in copies:
-                self._check_block(key, block)
-        if any(key not in self.oldest or len(blocks) < 2 for key, blocks in self.copies.items()):
-            raise InvariantError("a key with a list of copies is not cached, or has no second copy")
-        if sum(key is not None for key in self.key) != len(self):
-            raise InvariantError("the map and the columns disagree on how many blocks are cached")
-
-    def _check_block(self, key: bytes, block: int) -> None:
-        if self.key[block] != key:
-            raise InvariantError(f"block {block} is in the map under a key that is not its own")
-        if self.pins[block] < 0:
-            raise InvariantError(f"block {block} has a negative pin count")
-        parent = self.parent[block]
-        if parent is None:
-            return
-        if parent not in self.oldest:
-            raise InvariantError(f"block {block} is cached, its parent is not")
-        if self.pins[block] and not any(self.pins[copy] for copy in self.copies_of(parent)):
-            raise InvariantError(f"block {block} is pinned, its parent is not")
-
-
-def ids_of(table: array[int], start: int = 0, end: int | None = None) -> Ids:
-    """The blocks [start, end) of a table as a numpy array of its own."""
-    part = table[start:end]
-    return np.frombuffer(part, np.int32) if part else NO_BLOCKS
-
-
-def table_of(ids: Ids) -> array[int]:
-    """The other way round. O(blocks) bytes."""
-    return array("i", ids.tobytes())
-
-
-def grown(column: Any, ids: int) -> Any:
-    """A numpy column with room for the block ids below `ids`, at least doubled so that growing is O(1) each."""
-    if ids <= len(column):
-        return column
-    wider = np.zeros(max(ids, 2 * len(column)), column.dtype)
-    wider[: len(column)] = column
-    return wider
+        """Assert what must hold of keys, copies, parents and users."""
+        for run in self:
+            if not run.keys or len(run.keys) != len(run.blocks):
+                raise InvariantError(f"{run!r} has {len(run.keys)} keys")
+            if run.users is not None and not run.users:
+                raise InvariantError(f"{run!r} is in use by nobody")
+            for path in run.users or ():
+                if run not in path.runs:
+                    raise InvariantError(f"{run!r} is not in the path of one of its users")
+            for key in run.keys:
+                if run not in self.copies_of(key):
+                    raise InvariantError(f"{run!r} has a key that does not lead to it")
+            if run.before is None:
+                continue
+            if run.before not in self.oldest:
+                raise InvariantError(f"block {run.blocks[0]} is cached, its parent is not")
+            if run.users and not any(parent.users for parent in self.copies_of(run.before)):
+                raise InvariantError(f"block {run.blocks[0]} is pinned, its parent is not")
+        for key, copies in self.copies.items():
+            if len(copies) < 2 or len(set(copies)) != len(copies) or self.oldest.get(key) is not copies[0]:
+                raise InvariantError(f"the copies of a key are {copies}, the oldest is {self.oldest.get(key)}")
+        for key, run in self.oldest.items():
+            if key not in run.keys:
+                raise InvariantError(f"a key leads to {run!r}, which does not hold it")

@@ -59,6 +59,19 @@ def test_a_rewind_counts_only_blocks_that_become_free(make) -> None:
     bench.step(sample)
 
 
+def test_a_rewind_of_what_is_not_computed_copies_nothing(make) -> None:
+    bench = make(capacity=3)
+    request = bench.step(bench.open(range(1, 7)))
+    sample = request.fork()  # copies the computed half of the second block
+    request.append([7, 8])
+    request.rewind(7)
+    assert request.copies == ()
+    bench.oracle.copy(sample.copies)
+    sample.copied()
+    bench.step(request)
+    bench.step(sample)
+
+
 @pytest.mark.parametrize("length", [5, 9, 11])
 def test_a_rewind_may_end_behind_the_room_that_was_reserved(bench: Bench, length: int) -> None:
     request = bench.open(range(1, 13), reserve=4)

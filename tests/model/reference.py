@@ -66,8 +66,9 @@ class BlockReference:
     # What can be asked
 
     def books(self) -> tuple[int, int, int, int]:
-        pinned = sum(block.holders > 0 for block in self.blocks)
-        quarantined = sum(not block.holders and block.in_flight > 0 for block in self.blocks)
+        # A block that work in flight may still write is in quarantine, a copy out of it waiting or not.
+        quarantined = sum(block.in_flight > 0 for block in self.blocks)
+        pinned = sum(block.holders > 0 and not block.in_flight for block in self.blocks)
         idle = sum(block.idle for block in self.blocks)
         assert pinned + quarantined + idle == len(self.blocks), "a block that is not free belongs to nobody"
         return self.capacity - len(self.blocks), idle, pinned, quarantined
@@ -174,7 +175,7 @@ class BlockReference:
         keep, inside = self._blocks(length), length % self.block_size
         tail = holder.table[keep:]
         cut = holder.table[keep - 1] if inside and keep <= len(holder.table) else Block()
-        copies = cut.cached or self._in_other_table(holder, cut)
+        copies = cut.cached or (cut.holders > 1 and length < holder.computed)  # else nothing is written anew
         if copies and not self.available + sum(not b.cached and b.holders == 1 for b in tail):
             raise Refused(1, self.available)
         for path, target in holder.copies:

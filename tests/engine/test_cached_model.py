@@ -156,7 +156,7 @@ def test_other_refusals(pair: tuple[Any, Any], cached: CachedModel) -> None:
     model, _ = pair
     with pytest.raises(OptionError, match="use_cache=False"):
         cached.generate("x", use_cache=False)
-    with pytest.raises(OptionError, match=r"repetition_penalty=1.2 of the model's generation_config"):
+    with pytest.raises(OptionError, match=r"repetition_penalty=1\.2 of the generation_config"):
         cached.generate("x", generation_config=GenerationConfig(repetition_penalty=1.2))
     with pytest.raises(OptionError, match="either inputs or input_ids"):
         cached.generate()
@@ -173,6 +173,13 @@ def test_other_refusals(pair: tuple[Any, Any], cached: CachedModel) -> None:
 
 def test_the_models_own_configuration_is_honoured(pair: tuple[Any, Any], cached: CachedModel) -> None:
     ids = pair[1]("x", return_tensors="pt")["input_ids"]
-    short = cached.generate(ids, generation_config=GenerationConfig(max_new_tokens=3, eos_token_id=None))
-    assert short.shape[1] == ids.shape[1] + 3
-    assert cached.generate(ids).shape[1] <= ids.shape[1] + 20
+    model = pair[0]
+    assert cached.generate(ids).shape[1] == ids.shape[1] + 20  # what transformers takes where nobody says anything
+    assert cached.generate(ids, generation_config=GenerationConfig(max_new_tokens=3)).shape[1] == ids.shape[1] + 3
+    before = model.generation_config
+    try:
+        model.generation_config = GenerationConfig(max_new_tokens=5)
+        assert cached.generate(ids).shape[1] == ids.shape[1] + 5
+        assert cached.generate(ids, generation_config=GenerationConfig(top_k=1)).shape[1] == ids.shape[1] + 5
+    finally:
+        model.generation_config = before

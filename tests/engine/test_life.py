@@ -202,9 +202,9 @@ def test_blocks_that_nobody_gives_back_refuse_instead_of_hanging() -> None:
     served = engine(tokens=64)
     served.generate([list(range(60))], SamplingParams(max_tokens=1))
     with served.cache.pin(list(range(60))):
-        job = served.submit(list(range(100, 140)), SamplingParams(max_tokens=4))
+        job = served.submit(list(range(100, 140)), SamplingParams(max_tokens=4, n=3))
         finish(served, [job])
-        assert job.completions[0].finish_reason == "refused"
+        assert [completion.finish_reason for completion in job.completions] == ["refused"] * 3
     again = served.submit(list(range(100, 140)), SamplingParams(max_tokens=4))
     finish(served, [again])
     assert again.completions[0].finish_reason == "length"
@@ -247,10 +247,14 @@ def test_a_stream_that_is_given_up_cancels_its_jobs() -> None:
     assert all_given_back(served)
 
 
-def test_a_model_that_raises_leaves_no_block_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = engine()
-    jobs = [served.submit(list(range(start, start + 20)), SamplingParams(max_tokens=9)) for start in (0, 40)]
-    served.step()
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_model_that_raises_leaves_no_block_behind(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a prompt, whose other samples do not run yet, and while its samples decode."""
+    served = engine(max_running=3)
+    running = served.submit(list(range(20)), SamplingParams(max_tokens=9, n=3))
+    for _ in range(steps):
+        served.step()
+    waiting = served.submit(list(range(40, 60)), SamplingParams(max_tokens=3))
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
@@ -259,9 +263,10 @@ def test_a_model_that_raises_leaves_no_block_behind(monkeypatch: pytest.MonkeyPa
         patch.setattr(served._runner, "run", broken)
         with pytest.raises(RuntimeError, match="out of memory"):
             served.step()
-    assert all(job.finished for job in jobs)
+    assert [completion.finish_reason for completion in running.completions] == ["cancelled"] * 3
     assert all_given_back(served)
-    assert served.generate([list(range(20))], SamplingParams(max_tokens=3))[0].finished
+    finish(served, [waiting])
+    assert answer(waiting) == greedy(small_model("llama"), np.arange(40, 60), 3)
 
 
 # -- samples --------------------------------------------------------------------------------------

@@ -88,8 +88,8 @@ class CachedModel:
                 a list of texts.
             attention_mask: 1 for a token and 0 for padding, [batch, length].
             streamer: gets the prompt, then each token as it comes; for one prompt and one sample.
-            generation_config: takes the place of the model's own.
-            arguments: those of `HONOURED`; they go before the configuration.
+            generation_config: goes before the model's own.
+            arguments: those of `HONOURED`; they go before both.
 
         Returns, for ids, what transformers returns: prompts and new tokens, int64 of shape
         [batch * num_return_sequences, longest], padded on the right. For texts the new text of each, cut
@@ -140,13 +140,16 @@ class _Settings:
     @classmethod
     def read(cls, model: Any, generation_config: Any, arguments: Mapping[str, Any]) -> _Settings:
         """Merge arguments over the configuration and refuse what cannot be honoured."""
-        chosen = generation_config if generation_config is not None else model.generation_config
-        merged = {name: value for name, value in chosen.to_dict().items() if value is not None} | dict(arguments)
+        merged: dict[str, Any] = {}
+        for configuration in (model.generation_config, generation_config):
+            if configuration is not None:
+                merged |= {name: value for name, value in configuration.to_dict().items() if value is not None}
+        merged |= arguments
         for name, value in merged.items():
             if name in HONOURED or name in _NO_MATTER or value is None or value is False:
                 continue
             if name not in _NEUTRAL or value != _NEUTRAL[name]:
-                where = "" if name in arguments else " of the model's generation_config"
+                where = "" if name in arguments else " of the generation_config"
                 raise OptionError(
                     f"generate: {name}={value!r}{where} cannot be honoured; expected only {', '.join(sorted(HONOURED))}"
                 )

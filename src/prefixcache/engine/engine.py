@@ -155,9 +155,10 @@ class Engine:
         return tokens
 
     def _require_room(self, prompt: int, generated: int) -> None:
+        context = getattr(self._config, "max_position_embeddings", None)
         slots = self._pool.blocks * self._pool.block_size
-        for what, limit in (("the model's context", self._config.max_position_embeddings), ("the KV memory", slots)):
-            if prompt + generated > limit:
+        for what, limit in (("the model's context", context), ("the KV memory", slots)):
+            if limit is not None and prompt + generated > limit:
                 raise OptionError(
                     f"{prompt} prompt tokens and max_tokens={generated} are {prompt + generated}: {what} holds {limit}"
                 )
@@ -165,7 +166,7 @@ class Engine:
     def _sequence(self, job: Job, index: int) -> Sequence:
         stream = None
         if self.tokenizer is not None:
-            stream = TextStream(self.tokenizer, job.tokens.tolist(), job.params.stop)
+            stream = TextStream(self.tokenizer, job.tokens, job.params.stop)
         return Sequence(job, index, Sampler(job.params, index), stream)
 
     # -- driving ------------------------------------------------------------------------------------
@@ -194,11 +195,15 @@ class Engine:
 
         An iterator that is given up, or an interrupt, cancels those of the jobs that are not finished.
         """
+        unfinished = {job for job in jobs if not job.finished}
         try:
-            while not all(job.finished for job in jobs):
-                yield from (delta for delta in self.step() if delta.job in jobs)
+            while unfinished:
+                for delta in self.step():
+                    if delta.job in unfinished:
+                        yield delta
+                unfinished = {job for job in unfinished if not job.finished}
         finally:
-            for job in jobs:
+            for job in unfinished:
                 if not job.finished:
                     self.cancel(job)
 
@@ -217,9 +222,9 @@ class Engine:
                 self._decode(budget, deltas)  # who came in with a single token left
             except BaseException:
                 for sequence in list(self._scheduler.running):
-                    self._finish(sequence, "cancelled")
+                    for member in sequence.with_unborn:
+                        self._end(member, "cancelled")
                 raise
-            self.cache.end_step()
             return deltas
 
     def _take_inbox(self, deltas: list[Delta]) -> None:
@@ -242,6 +247,7 @@ class Engine:
             for sequence, scores, state in zip(group, logits, states, strict=True):
                 self._ran(sequence, 1, state)
                 self._sample(sequence, scores, deltas)
+            self.cache.end_step()
         return len(ready)
 
     def _prefill(self, budget: int, deltas: list[Delta]) -> int:
@@ -263,8 +269,8 @@ class Engine:
     def _admit(self, deltas: list[Delta]) -> Sequence | None:
         """Let the next sequence run, with its hit in place."""
         while (sequence := self._scheduler.admit()) is not None:
-            if sequence.finish_reason is not None:
-                deltas.append(self._delta(sequence, None, "", None))
+            if sequence not in self._scheduler.running:
+                deltas += [self._end(member, "refused") for member in sequence.with_unborn]
                 continue
             self._copy(sequence)
             self._find_state(sequence)
@@ -291,6 +297,7 @@ class Engine:
             logits = logits[:, -1]
         self._ran(sequence, count, state)
         self._keep_state(sequence)
+        self.cache.end_step()  # for a cache, a step is one pass of the model: what it computed can be found now
         if not sequence.left:
             self._sample(sequence, logits[0], deltas)
         return count

@@ -35,8 +35,7 @@ CHECK_TOLERANCE = 1e-4  # of the largest logit, float32; a lost state is off by 
 
 def require_supported(model: Any) -> None:
     """Raises `OptionError` naming the family and the reason when the engine cannot serve this model."""
-    config = model.config.get_text_config(decoder=True)
-    family = config.model_type
+    config, family = model.config.get_text_config(decoder=True), model.config.model_type
     what = f"{type(model).__name__} ({family})"
     if getattr(model.config, "is_encoder_decoder", False):
         raise OptionError(f"{what} has an encoder: expected a decoder-only model")
@@ -76,7 +75,7 @@ def require_exact_resume(model: Any, layout: Layout) -> None:
 
     Needed for families that the tests do not cover; takes two short forward passes.
     """
-    family = model.config.get_text_config(decoder=True).model_type
+    family = model.config.model_type
     if family in TESTED:
         return
     tokens = [

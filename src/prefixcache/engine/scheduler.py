@@ -58,7 +58,7 @@ class Scheduler:
         """Let one sequence run: who was preempted first, then who waits. None when nobody can now.
 
         Its request then has its hit, its blocks, and perhaps copies to be made. A refusal changes nothing; but
-        when nobody runs, nothing will make room, and the sequence comes back finished as "refused".
+        when nobody runs, nothing will make room, and the sequence comes back released.
         """
         if len(self.running) >= self.max_running:
             return None
@@ -71,7 +71,6 @@ class Scheduler:
             if self.running:
                 return None
             self.release(sequence)
-            sequence.finish_reason = "refused"
             return sequence
         if self.preempted:
             self.preempted.popleft()

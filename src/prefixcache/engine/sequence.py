@@ -135,6 +135,12 @@ class Sequence:
         return self.length - self.ready
 
     @property
+    def with_unborn(self) -> list[Sequence]:
+        """This sample, and with the first one before its first token those that would begin as its forks."""
+        siblings = self.job.sequences[1:] if self.index == 0 and not self.output else []
+        return [self, *(sibling for sibling in siblings if sibling.finish_reason is None)]
+
+    @property
     def has_room(self) -> bool:
         """Whether its table covers all known tokens: not so between sampling a token and the next `grow`."""
         return self.request is not None and self.request.length >= self.length

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 _UNFINISHED = "�"  # what decoders put for the bytes of a character that is not complete
 
 
@@ -24,11 +26,11 @@ class TextStream:
         stopped: a stop text was found; `text` ends before it.
     """
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, prompt: Sequence[int] | np.ndarray, stop: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stop = tuple(stop)
-        self._window = list(prompt[-_CONTEXT:])  # the last tokens, of which `_shown` characters are told already
-        self._shown = len(self._decode())
+        self._window = [int(token) for token in prompt[-_CONTEXT:]]  # the last tokens
+        self._shown = len(self._decode())  # characters of the window that are told already
         self._all = ""
         self.text = ""
         self.stopped = False

@@ -1,4 +1,8 @@
-"""Who is admitted next: the longest cached prefix first, and nobody waits for ever."""
+"""Who is admitted next: the longest cached prefix first, and nobody waits for ever.
+
+An engine asks at every step. So the ranking is kept between passes and only a few items are probed in each, where
+`prefixcache.longest_prefix_first` ranks a whole queue anew.
+"""
 
 from __future__ import annotations
 

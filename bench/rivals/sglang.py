@@ -114,24 +114,32 @@ class _Loader(importlib.abc.Loader):
         pass
 
 
-class _EmptyRooms(importlib.abc.MetaPathFinder):
+class EmptyRooms(importlib.abc.MetaPathFinder):
+    """Asked first: stands in for these modules and all below them."""
+
+    def __init__(self, rooms: Sequence[str]) -> None:
+        self._rooms = rooms
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if any(name == room or name.startswith(room + ".") for room in _EMPTY_ROOMS):
+        if any(name == room or name.startswith(room + ".") for room in self._rooms):
             return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
         return None
 
 
-class _MissingLibraries(importlib.abc.MetaPathFinder):
+class MissingLibraries(importlib.abc.MetaPathFinder):
     """Asked last: stands in for what the package itself imports and nobody has. Others get their ImportError."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         top = name.split(".")[0]
-        if top in ("sglang", "torch", "numpy") or top in sys.stdlib_module_names:
+        if top in (self._package, "torch", "numpy") or top in sys.stdlib_module_names:
             return None
         frame = sys._getframe(1)
         while frame.f_back is not None and "importlib" in str(frame.f_globals.get("__name__", "")):
             frame = frame.f_back
-        if not str(frame.f_globals.get("__name__", "")).startswith("sglang"):
+        if not str(frame.f_globals.get("__name__", "")).startswith(self._package):
             return None
         return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
 
@@ -144,8 +152,8 @@ def load(folder: Path) -> str:
     package.__path__ = [str(folder / "sglang")]
     package.__version__ = VERSION  # type: ignore[attr-defined]
     sys.modules["sglang"] = package
-    sys.meta_path.insert(0, _EmptyRooms())
-    sys.meta_path.append(_MissingLibraries())
+    sys.meta_path.insert(0, EmptyRooms(_EMPTY_ROOMS))
+    sys.meta_path.append(MissingLibraries("sglang"))
     try:
         import sglang.srt.mem_cache.radix_cache  # type: ignore[import-not-found]  # noqa: F401
     except Exception as error:

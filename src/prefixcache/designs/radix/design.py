@@ -213,7 +213,7 @@ class RadixDesign(Design):
         self._standing.now()
         if holding.anchor is not None:
             self._unpin(holding.anchor, None)
-        holding.anchor, holding.held = None, 0
+        holding.anchor, holding.leaf, holding.held = None, None, 0
 
     def share(self, holding: Holding, other: Holding, blocks: int) -> None:
         if not blocks:

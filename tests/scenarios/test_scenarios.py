@@ -33,7 +33,7 @@ CASES = re.findall(
 
 REASONS_TO_WAIT = {
     "priorities", "batches", "windows", "tiers", "wire events", "router", "engine", "server",
-    "draft models", "partial reuse", "kept duplicates", "statistics per request", "back-off",
+    "draft models", "partial reuse", "kept duplicates", "statistics per request",
 }  # fmt: skip
 
 

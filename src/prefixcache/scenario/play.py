@@ -148,8 +148,8 @@ class _Player:
                 hit = cache.probe(prompt.tokens, **_content(prompt))
                 return {name: plain(getattr(hit, name)) for name in ("cached", "need", "tiers", "reason")}
             case s.Explain(prompt):
-                hit = cache.probe(prompt.tokens, **_content(prompt))
-                return {"cached": hit.cached, "reason": hit.reason}
+                explained = cache.explain(prompt.tokens, **_content(prompt))
+                return {"cached": explained.cached, "reason": explained.reason, "differs": list(explained.differs)}
             case s.Compute(of, count):
                 request = self._find(of)
                 self._compute(request, count)

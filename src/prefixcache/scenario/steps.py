@@ -165,7 +165,7 @@ RETURNS: dict[str, tuple[str, ...] | None] = {
     "resume": _ADMITTED,
     "open_batch": ("cached", "copies", "block_tables"),
     "probe": ("cached", "need", "tiers", "reason"),
-    "explain": ("cached", "reason"),
+    "explain": ("cached", "reason", "differs"),
     "step": ("computed", "block_table", "moves"),
     "gen": ("computed", "length", "block_table", "moves"),
     "close": (),

@@ -177,19 +177,20 @@ class HashChainDesign(Design):
             self._index.add(run, 0, known)
             run.users = {path}
             path.runs.append(run)
+            path.own = run
             self._order.stored(run, path, holding, known)
         self._announce(prompt, keys, start + known, end)
 
     def _growing(self, path: Path) -> Run | None:
-        """The last run of a path, where what follows it can be added to it: only this path uses it.
+        """The last run of a path, where what follows it can be added to it: this path has made and alone uses it.
 
         So an answer that is published block by block is one run. Not under policies that know blocks by their
         age and use: there a run is what was published together.
         """
-        run = path.runs[-1] if path.runs else None
-        if run is None or not self._order.whole or run.stale or run.users is None or len(run.users) > 1:
+        run = path.own
+        if run is None or not path.runs or run is not path.runs[-1]:
             return None
-        return run
+        return run if self._order.whole and not run.stale and len(run.users or ()) == 1 else None
 
     def _announce(self, prompt: Prompt, keys: list[bytes], start: int, end: int) -> None:
         """The keys [start, end) of a prompt are new."""

@@ -63,9 +63,15 @@ class Run(Link):
 
 
 class Path:
-    """The runs that one request (or pin, or source of a copy) uses, from the beginning of its prompt."""
+    """The runs that one request (or pin, or source of a copy) uses, from the beginning of its prompt.
 
-    __slots__ = ("runs",)
+    Attributes:
+        runs: in the order of the prompt.
+        own: the one that it has stored last.
+    """
+
+    __slots__ = ("own", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.own: Run | None = None

@@ -78,14 +78,17 @@ class RankedQueue(Generic[Item]):
     def peek(self) -> Item:
         heap, items = self._heap, self._items
         while heap:
-            key = heap[0]
-            if key in items:
-                return items[key]
+            item = items.get(heap[0])
+            if item is not None:
+                return item
             heappop(heap)
         raise LookupError("no idle item")
 
     def pop(self) -> Item:
-        item = self.peek()
-        key = heappop(self._heap)
-        del self._items[key], self._keys[item]
-        return item
+        heap, items = self._heap, self._items
+        while heap:
+            item = items.pop(heappop(heap), None)
+            if item is not None:
+                del self._keys[item]
+                return item
+        raise LookupError("no idle item")

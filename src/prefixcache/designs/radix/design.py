@@ -315,11 +315,10 @@ class RadixDesign(Design):
         whole = self.options.evict_unit == "node"
         while gone < blocks:
             try:
-                node = self._idle.peek()
+                node = self._idle.pop() if whole else self._idle.peek()
             except LookupError:
                 break
             if whole or len(node.blocks) <= blocks - gone:
-                self._idle.pop()
                 gone += len(node.blocks)
                 self._remove(node)
             else:

@@ -201,3 +201,14 @@ def test_nothing_recurses_over_a_path(make) -> None:
     request.close()
     bench.cache.new_generation()
     bench.drain()
+
+
+def test_blocks_of_a_live_table_are_pinned_though_a_fork_ended_in_flight(bench: Bench) -> None:
+    request = bench.open(range(1, 15), store=False)
+    bench.step(request)
+    sample = request.fork()  # shares three blocks, has yet to copy the fourth
+    assert bench.books() == (11, 0, 5, 0)
+    sample.abort(in_flight=True)
+    assert bench.books() == (11, 0, 4, 1), "only what its step may still write is in quarantine"
+    sample.settled()
+    assert bench.books() == (12, 0, 4, 0)

@@ -238,12 +238,16 @@ class World:
         self._written(sequence, table, length)
         sequence.computed = length
         if sequence.store and sequence.generation == self.generation:
-            self.written.append((sequence.prompt.scope_key, self.generation, sequence.prompt.units[:length]))
+            self._may_publish(sequence)
             scope, units = sequence.prompt.scope_key, sequence.prompt.units
             self.stored_ever.update((self.generation, scope, units[:end]) for end in range(1, length + 1))
         if self.reference is not None:
             self.reference.computed(handle, length)
         return True
+
+    def _may_publish(self, sequence: Sequence) -> None:
+        units = sequence.prompt.units[: sequence.computed]
+        self.written.append((sequence.prompt.scope_key, sequence.generation, units))
 
     def _written(self, sequence: Sequence, table: list[int], length: int) -> None:
         """The KV that was announced went to the table as it was before; moved blocks hold the same."""
@@ -256,6 +260,8 @@ class World:
         request = sequence.request
         late = writer_of(request)
         copies = request.copies
+        if sequence.store and sequence.generation == self.generation:
+            self._may_publish(sequence)  # what was withheld until now
         stop = min(request.length, len(late.block_table) * self.setup.block_size)
         for _ in range(1 + twice):  # the release path is idempotent
             getattr(request, how)(in_flight=in_flight)

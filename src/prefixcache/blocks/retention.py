@@ -58,6 +58,9 @@ class Retention:
         return {start for start, _, _, _ in self.ranges} | ends | {prompt_length}
 
 
+_DEFAULT = Retention()
+
+
 def read_retention(
     priority: PriorityLike,
     ttl: float | None,
@@ -87,7 +90,8 @@ def read_retention(
         if priority is not None:
             check_priority(priority, "priority")
         elif ttl is None:
-            return Retention((), decode_priority, decode_ttl)
+            plain = decode_priority is None and decode_ttl is None
+            return _DEFAULT if plain else Retention((), decode_priority, decode_ttl)
         level = DEFAULT_PRIORITY if priority is None else priority
         return Retention(
             ((0, None, level, ttl),),

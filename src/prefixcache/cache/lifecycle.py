@@ -363,30 +363,37 @@ class Lifecycle:
         self.core.next_request += 1
         return Request(self, self.core.next_request, scope, holding)
 
-    def open(self, asks: list[Ask], batch: bool) -> list[Request | NoSpace]:
-        """Admit one or several requests; refusals come back as values."""
+    def open(self, ask: Ask) -> Request:
+        """Admit one request. Raises `NoSpace` without a trace."""
         with self.core.lock:
-            requests = []
-            for ask in asks:
-                refresh(ask.asked, self.core.generation)
-                request = self.new_request(
-                    ask.asked.given_scope, Holding(ask.asked.prompt, prompt_length=ask.asked.length)
-                )
-                request.why_not, request.reads, request.stores = ask.asked.why_not, ask.read, ask.store
-                requests.append(request)
-            if batch:
-                outcomes = self._admission.admit_batch(requests, asks)
-            else:
-                outcomes = [self._alone(request, ask) for request, ask in zip(requests, asks, strict=True)]
+            request = self._asked_for(ask)
+            self._admission.admit(request, ask)
+            self.core.live.add(request)
+            return request
+
+    def open_batch(self, asks: list[Ask], claim: bool) -> list[Request | NoSpace]:
+        """Admit several requests, as one two-phase claim or in a loop; refusals come back as values."""
+        with self.core.lock:
+            if not claim:
+                return [self._opened(ask) for ask in asks]
+            requests = [self._asked_for(ask) for ask in asks]
+            outcomes = self._admission.admit_batch(requests, asks)
             self.core.live.update(r for r, refusal in zip(requests, outcomes, strict=True) if refusal is None)
             return [r if refusal is None else refusal for r, refusal in zip(requests, outcomes, strict=True)]
 
-    def _alone(self, request: Request, ask: Ask) -> NoSpace | None:
+    def _opened(self, ask: Ask) -> Request | NoSpace:
         try:
-            self._admission.admit(request, ask)
+            return self.open(ask)
         except NoSpace as refusal:
             return refusal
-        return None
+
+    def _asked_for(self, ask: Ask) -> Request:
+        """The request of a call of `open`, not yet admitted."""
+        asked = ask.asked
+        refresh(asked, self.core.generation)
+        request = self.new_request(asked.given_scope, Holding(asked.prompt, prompt_length=asked.length))
+        request.why_not, request.reads, request.stores = asked.why_not, ask.read, ask.store
+        return request
 
     @staticmethod
     def _require_open(request: Request, call: str) -> None:

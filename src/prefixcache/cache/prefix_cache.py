@@ -189,10 +189,7 @@ class PrefixCache:
             reserve=reserve,
             must_fit=must_fit,
         )
-        outcome = self._life.open([ask], batch=False)[0]
-        if isinstance(outcome, NoSpace):
-            raise outcome
-        return outcome
+        return self._life.open(ask)
 
     def open_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[Request | NoSpace]:
         """Admit several requests, each a dict of the arguments of `open`, as one two-phase claim.
@@ -202,7 +199,7 @@ class PrefixCache:
         as a `NoSpace` value; the rest is as if it had not been there. Bad arguments raise before anything is
         changed. Presets whose original has no such claim admit in a loop.
         """
-        return self._life.open(self._asks(requests), batch=self._batch == "claim")
+        return self._life.open_batch(self._asks(requests), claim=self._batch == "claim")
 
     def plan(self, requests: Sequence[Mapping[str, Any]]) -> list[Planned]:
         """What `open_batch` would give each of these now, and which of them had better wait a step. Changes nothing.

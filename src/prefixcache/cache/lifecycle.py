@@ -212,8 +212,8 @@ class Lifecycle:
             whole = (length - core.design.ahead) // size
             rest = length - whole * size  # kept tokens that share their block with forgotten ones
             owned = rest > 0 and core.design.owns(holding, whole)
-            # A fork may have the block in its table, or may yet copy from it: then it must not be written either.
-            there = rest > 0 and whole < len(holding.table)  # not while less than the prompt is reserved
+            # A fork may have the block in its table, or may yet copy from it: what is computed there must stay.
+            there = rest > 0 and request.computed_tokens > length
             inside = owned or (there and core.pool.shared(holding.table[whole]))
             private = core.design.private(holding, whole + (rest > 0))
             if inside and not core.design.available and all(map(core.pool.shared, private)):

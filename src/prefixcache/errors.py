@@ -49,9 +49,11 @@ def whole_number(
     value: object, what: str, least: int = 0, most: int | None = None, error: type[PrefixCacheError] = OptionError
 ) -> int:
     """`value` as an int from `least` to `most`, numpy integers included; raises `error` saying what was expected."""
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        number = operator.index(value)
-        if number >= least and (most is None or number <= most):
-            return number
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # what is no integer is why it may fail
+    except TypeError:
+        number = least - 1
+    if not isinstance(value, bool) and number >= least and (most is None or number <= most):
+        return number
     upto = f"to {most}" if most is not None else "on"
     raise error(f"{what} is {value!r}: expected an integer from {least} {upto}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import pytest
 
 import prefixcache
@@ -96,6 +97,15 @@ def test_a_cache_is_made_of_a_design_and_named_options() -> None:
         ({"evict_unit": "leaf"}, "evict_unit"),
         ({"colour": "red"}, "partial"),
         ({"clock": 7}, "clock"),
+        ({"design": ["radix"]}, "radix"),
+        ({"block_size": int}, "block_size"),
+        ({"capacity": np.array([1, 2])}, "capacity"),
+        ({"eviction": ""}, "eviction"),
+        ({"eviction": ["lru"]}, "eviction"),
+        ({"hash": ["sha256"]}, "hash"),
+        ({"child_hash": 7}, "child_hash"),
+        ({"backoff": None}, "backoff"),
+        ({"event_buffer": "many"}, "event_buffer"),
     ],
     ids=str,
 )

@@ -101,7 +101,7 @@ def make_core(
 ) -> Core:
     """Build the shared state; raises `OptionError` for a name or value that does not exist."""
     known = DESIGNS | BASELINES
-    if design not in known:
+    if not isinstance(design, str) or design not in known:
         raise OptionError(f"design is {design!r}: expected one of {', '.join(known)}")
     block_size = whole_number(block_size, "block_size", least=1)
     if not callable(clock):
@@ -110,5 +110,5 @@ def make_core(
     read = read_options(design, kind.defaults, kind.can, options)
     pool = BlockPool(capacity)
     journal = Journal(read.event_buffer, Removals(read.removals, clock)) if read.events else None
-    built = kind(block_size, pool, read, eviction or kind.default_eviction, journal, clock)
+    built = kind(block_size, pool, read, kind.default_eviction if eviction is None else eviction, journal, clock)
     return Core(built, pool, read, journal, clock)

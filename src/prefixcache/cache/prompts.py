@@ -59,7 +59,7 @@ def read_prompt(
     why_not = ""
     extras: Extras | None = None
     try:
-        runs = read_media(media, length) if media != () else ()
+        runs = () if isinstance(media, tuple) and not media else read_media(media, length)
         extras = Extras(runs, ids) if runs or ids else None
     except ScopeError as error:
         why_not = f"uncacheable: {error}"

@@ -94,6 +94,8 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "tails": ("longest",),
     "events": (True, False),
 }
+# Options that count something, with the least that makes sense.
+_WHOLE_NUMBERS = {"child_limit": 1, "backoff": 0, "event_buffer": 1, "removals": 0}
 
 
 def read_options(
@@ -117,10 +119,10 @@ def read_options(
             raise OptionError(
                 f"{design} cannot honour {name}={value!r}: expected {' or '.join(repr(a) for a in allowed)}"
             )
-    limit = values.get("child_limit")
-    if limit is not None:
-        whole_number(limit, "child_limit", least=1)
-    whole_number(values.get("event_buffer", 1), "event_buffer", least=1)
-    whole_number(values.get("backoff", 0), "backoff", least=0)
-    whole_number(values.get("removals", 0), "removals", least=0)
+    for name, least in _WHOLE_NUMBERS.items():
+        if name in values and (values[name] is not None or name != "child_limit"):
+            values[name] = whole_number(values[name], name, least)
+    hook = values.get("child_hash")
+    if hook is not None and not callable(hook):
+        raise OptionError(f"child_hash is {hook!r}: expected a function from bytes to int, or None")
     return Options(**values)

@@ -68,7 +68,7 @@ class ChainHash:
         if callable(hash):
             self.name, self.trusted = getattr(hash, "__name__", "custom"), False
             self._digest = _as_digest(hash)
-        elif hash in HASHES:
+        elif isinstance(hash, str) and hash in HASHES:
             self.name = hash
             self._digest, self.trusted = HASHES[hash]
         else:

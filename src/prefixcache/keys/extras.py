@@ -156,7 +156,10 @@ def prompt_embeds(digests: Sequence[bytes], block_size: int, is_embedding: Seque
 
 def pack_extra_ids(extra_ids: Sequence[int], length: int) -> bytes:
     """One unsigned 64-bit id per token, as bytes. Raises `ScopeError` naming the position of a bad one."""
-    values = list(extra_ids)
+    try:
+        values = list(extra_ids)
+    except TypeError:
+        raise ScopeError(f"extra_ids is {extra_ids!r}: expected one integer per token") from None
     if len(values) != length:
         raise ScopeError(f"extra_ids has {len(values)} items for {length} tokens: expected one per token")
     for i, value in enumerate(values):
@@ -173,7 +176,7 @@ def _read_run(item: Media | Mapping[str, Any], index: int, length: int) -> Run:
         item = Media(**item)
     if not isinstance(item, Media):
         raise ScopeError(f"media[{index}] is {item!r}: expected a Media")
-    digest = item.digest.encode() if isinstance(item.digest, str) else item.digest
+    digest = item.digest.encode("utf-8", "surrogatepass") if isinstance(item.digest, str) else item.digest
     if not isinstance(digest, bytes) or not digest:
         raise ScopeError(f"media[{index}].digest is {item.digest!r}: expected the digest of its content")
     for field, least in (("start", 0), ("length", 1), ("offset", 0)):

@@ -20,6 +20,6 @@ def read_policy(eviction: str | Policy) -> Policy:
     """The policy of this name, or the given one. Raises `OptionError` for an unknown name."""
     if isinstance(eviction, Policy):
         return eviction
-    if eviction not in POLICIES:
+    if not isinstance(eviction, str) or eviction not in POLICIES:
         raise OptionError(f"eviction is {eviction!r}: expected one of {', '.join(POLICIES)}, or a Policy")
     return POLICIES[eviction]

@@ -268,9 +268,9 @@ class Lifecycle:
             finished = state == "closed" or (state == "aborted" and request.computed_tokens >= request.prompt_length)
             holding.used = finished
             self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
+            written = self._still_written(request)
             sources = request.pending
             request.pending = []
-            written = set(holding.table[computed // core.design.block_size :])  # what in-flight work may still write
             private = core.design.let_go(holding, in_flight)
             holding.table = array("i")
             if in_flight:
@@ -286,6 +286,11 @@ class Lifecycle:
             core.note_copies(request)
             core.live.discard(request)
             request._state = state
+
+    def _still_written(self, request: Request) -> set[int]:
+        """Blocks that work in flight may write: those not fully computed, and targets of unfinished copies."""
+        blocks = set(request.holding.table[request.computed_tokens // self.core.design.block_size :])
+        return blocks.union(copy.target for copy, _ in request.pending)
 
     def _unshared(self, request: Request, length: int) -> int:
         """`length`, cut before the first private block that a fork has yet to copy out of."""

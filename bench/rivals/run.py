@@ -117,7 +117,12 @@ class Rivals:
 
 
 def timed(calls: Iterable[Callable[[], object]]) -> tuple[float, float, int]:
-    """(median, 99th percentile, number) of the CPU microseconds that the calls take; garbage collection waits."""
+    """(median, 99th percentile, number) of the CPU microseconds that the calls take."""
+    return summary(samples_of(calls))
+
+
+def samples_of(calls: Iterable[Callable[[], object]]) -> list[float]:
+    """The CPU microseconds that each call takes; garbage collection waits."""
     gc.collect()
     gc.disable()
     clock = time.process_time_ns
@@ -127,8 +132,12 @@ def timed(calls: Iterable[Callable[[], object]]) -> tuple[float, float, int]:
         call()
         samples.append((clock() - started) / 1000)
     gc.enable()
-    samples.sort()
-    return samples[len(samples) // 2], samples[int(len(samples) * 0.99)], len(samples)
+    return samples
+
+
+def summary(samples: list[float]) -> tuple[float, float, int]:
+    ordered = sorted(samples)
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)], len(ordered)
 
 
 def find_rows(rivals: Rivals, repeat: int) -> Iterator[Row]:
@@ -177,17 +186,21 @@ def mixed(requests: int) -> list[Tokens]:
 
 
 def mixed_rows(rivals: Rivals, requests: int) -> Iterator[Row]:
-    """Whole requests through 500,000 tokens of memory: how many in a second of CPU, and what share is reused."""
+    """Whole requests through 500,000 tokens of memory: their times, and what share of the tokens is reused."""
     prompts = mixed(requests)
     total = sum(map(len, prompts))
     what = f"{requests:,} mixed requests, {MIXED_CAPACITY // 1000}k tokens"
     for side in rivals.servers(MIXED_CAPACITY):
-        made = [side.prompt(tokens) for tokens in prompts]
-        gc.collect()
-        started = time.process_time()
-        reused = sum(map(side.serve, made))
-        yield Row(what, side.name, "requests/s", requests / (time.process_time() - started), None, requests)
-        yield Row(f"{what}: tokens reused", side.name, "%", 100 * reused / total, None, requests)
+        reused: list[int] = []
+        calls = [partial(_serve_counted, side, side.prompt(tokens), reused) for tokens in prompts]
+        samples = samples_of(calls)
+        yield Row(what, side.name, "requests/s", 1e6 * requests / sum(samples), None, requests)
+        yield Row(f"{what}: one of them", side.name, "us", *summary(samples))
+        yield Row(f"{what}: tokens reused", side.name, "%", 100 * sum(reused) / total, None, requests)
+
+
+def _serve_counted(side: Server, prompt: Any, reused: list[int]) -> None:
+    reused.append(side.serve(prompt))
 
 
 def key_rows(rivals: Rivals, repeat: int) -> Iterator[Row]:
@@ -256,17 +269,18 @@ def main() -> None:
         print(f"{entry['what']:52} {entry['who']:38} {entry['figure']:,} {entry['unit']} (quoted)")
     if arguments.write:
         arguments.write.parent.mkdir(parents=True, exist_ok=True)
-        arguments.write.write_text(json.dumps(_document(faults, rows, quoted), indent=1) + "\n")
+        command = " ".join(["python", "-m", "bench.rivals.run", *sys.argv[1:]]).replace(str(folder), "FOLDER")
+        arguments.write.write_text(json.dumps(_document(command, faults, rows, quoted), indent=1) + "\n")
 
 
 def _sglang(folder: Path) -> str:
     return unpack("sglang", sglang.VERSION, folder) or sglang.load(folder / "unpacked")
 
 
-def _document(faults: dict[str, str], rows: list[Row], quoted: list[Any]) -> dict[str, Any]:
+def _document(command: str, faults: dict[str, str], rows: list[Row], quoted: list[Any]) -> dict[str, Any]:
     versions = {"sglang": sglang.VERSION, "vllm": vllm.VERSION, "dynamo": dynamo.VERSION}
     return {
-        "command": " ".join(["python", "-m", "bench.rivals.run", *sys.argv[1:]]),
+        "command": command,
         "machine": {
             "cpu": _processor(),
             "cores": os.cpu_count(),

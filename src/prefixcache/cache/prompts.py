@@ -72,7 +72,7 @@ def locate(buffer: bytes, scope: Scope, extras: Extras | None, uses_ids: bool, g
     return Prompt(buffer, root, full, extras)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _identity(scope: Scope, generation: int, uses_ids: bool) -> tuple[bytes, Scope]:
     """The encoded scope, and the scope with its generation filled in. Remembered: requests share few scopes."""
     full = scope if scope.generation is not None else replace(scope, generation=generation)

@@ -25,7 +25,7 @@ _DEFAULT_SEED = 20260731
 # on one machine would test other things than the same run on another.
 settings.register_profile(
     "default",
-    max_examples=80,
+    max_examples=50,
     stateful_step_count=40,
     derandomize=True,
     deadline=None,

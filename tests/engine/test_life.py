@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from prefixcache import DESIGNS, PRESETS, Scope
 from prefixcache.engine import Delta, Engine, Job, SamplingParams
 from prefixcache.errors import OptionError, TokenError
-from tests.engine.small import VOCABULARY, engine, greedy, logits_of, near_ties, prompts, small_model
+from tests.engine.small import CONFIGURATIONS, VOCABULARY, engine, greedy, logits_of, near_ties, prompts, small_model
 
 
 def answer(job: Job, index: int = 0) -> list[int]:
@@ -163,6 +165,21 @@ def test_preemption_and_eviction_change_no_token(family: str, seed: int) -> None
     assert all_given_back(served)
 
 
+def test_the_youngest_is_preempted_so_that_the_oldest_gets_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, _, jobs = pressed("llama", seed)
+    places = []
+    preempt = served._scheduler.preempt
+
+    def noted(sequence: Any) -> None:
+        places.append((served._scheduler.running.index(sequence), len(served._scheduler.running)))
+        preempt(sequence)
+
+    monkeypatch.setattr(served._scheduler, "preempt", noted)
+    finish(served, jobs)
+    assert places
+    assert all(place == running - 1 > 0 for place, running in places)
+
+
 def test_a_preemption_does_not_change_what_was_reported_as_cached(seed: int) -> None:
     """B60: usage counts the first admission."""
     served, _, jobs = pressed("llama", seed)
@@ -267,6 +284,31 @@ def test_a_model_that_raises_leaves_no_block_behind(steps: int, monkeypatch: pyt
     assert all_given_back(served)
     finish(served, [waiting])
     assert answer(waiting) == greedy(small_model("llama"), np.arange(40, 60), 3)
+
+
+def test_prompts_and_cancellations_come_from_any_thread(seed: int) -> None:
+    model = small_model("llama")
+    given = prompts(np.random.default_rng(seed), 30, [5, 6, 7, 8, 9, 10])
+    served = engine(tokens=160, step_tokens=16)
+    jobs: list[Job] = []
+
+    def talk(mine: list[np.ndarray], give_up: bool) -> None:
+        for prompt in mine:
+            job = served.submit(prompt, SamplingParams(max_tokens=12))
+            jobs.append(job)
+            if give_up:
+                served.cancel(job)
+
+    talkers = [threading.Thread(target=talk, args=(given[start::3], start == 1)) for start in range(3)]
+    for talker in talkers:
+        talker.start()
+    while any(talker.is_alive() for talker in talkers) or not served.idle:
+        served.step()
+    assert len(jobs) == len(given)
+    for job in jobs:
+        near_ties(model, job.tokens, answer(job))
+        assert job.completions[0].finish_reason in ("length", "cancelled")
+    assert all_given_back(served)
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -396,6 +438,16 @@ def test_the_memory_is_stated() -> None:
     served = engine(tokens=2048)
     assert served.statement == "KV memory: 0.00 GiB on cpu: 512 blocks of 4 tokens in float32"
     assert "half of the free memory" in Engine(small_model("llama"), block_size=4096).statement
+
+
+def test_kv_memory_has_the_type_of_the_model() -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGURATIONS["llama"](), dtype=torch.bfloat16).eval()
+    served = Engine(model, memory=2**20)
+    first = served.generate([list(range(40))], SamplingParams(max_tokens=6))[0]
+    again = served.generate([list(range(40))], SamplingParams(max_tokens=6))[0]
+    assert served.statement.endswith("in bfloat16")
+    assert again.cached_tokens == 32
+    assert len(answer(first)) == len(answer(again)) == 6
 
 
 def test_prompts_may_come_as_tensors() -> None:

@@ -185,11 +185,14 @@ class BlockTrieDesign(Design):
          stay where they are (`keep`);                                     else private
          a hole is filled with own blocks
         """
-        size, start = self.block_size, holding.held * self.block_size
-        end = max(start, length - length % size)
-        tail = tail and self._partial and length > end
+        size = self.block_size
+        if self._keeps and tail and length // size < holding.held and not self.owns(holding, length // size):
+            holding.held = length // size  # went back inside an own copy: it is stored as what is left of it
+        start = holding.held * size
+        end = length - length % size  # behind `start` after going back, where only own copies are looked after
+        tail = tail and self._partial and length > max(start, end)
         kept: Kept | None = holding.anchor if self._keeps else None
-        if end == start and not tail and not (kept is not None and kept.duplicates):
+        if end <= start and not tail and not (kept is not None and kept.duplicates):
             return []
         self._uses.begin()
         prompt, moves = holding.prompt, list[tuple[int, int, int]]()
@@ -215,7 +218,10 @@ class BlockTrieDesign(Design):
                 reached = end
         holding.held = max(holding.held, reached // size)
         if self._keeps:
-            self.kept += duplicates - (kept.duplicates if kept is not None else 0)
+            before = kept.duplicates if kept is not None else 0
+            if end < start:
+                duplicates = max(duplicates, before)
+            self.kept += duplicates - before
             holding.anchor = Kept(duplicates)
         elif node is not None and node.parent is not None:
             holding.anchor = node
@@ -241,6 +247,7 @@ class BlockTrieDesign(Design):
 
     def _fill(self, hole: Run, own: array[int]) -> None:
         """The request's own blocks take the place of evicted ones; what lies behind them can be reached again."""
+        self.pool.note_written(own)
         for terms, blocks in list(self._pieces(own)):
             run = hole
             if len(blocks) * self.block_size < hole.length:
@@ -290,6 +297,7 @@ class BlockTrieDesign(Design):
             else:
                 keys = self._chain.blocks(before, tokens, 0, len(blocks), extras)
         covered = self._covered_tail(node, tokens, extras)
+        self.pool.note_written(blocks)
         self._forget_terms(blocks)
         if self._grows(holding, node, tokens, extras, terms):
             node.tokens += tokens
@@ -381,6 +389,16 @@ class BlockTrieDesign(Design):
         self._pin_path(run)
         other.anchor, other.held = run, blocks
         other.table.extend(holding.table[:blocks])
+
+    def idle_blocks(self, match: Match) -> Sequence[int]:
+        if not self._keeps or not match.idle:
+            return super().idle_blocks(match)
+        run, end = match.anchor
+        idle = array("i")
+        for passed in self._uses.path(run):
+            if not passed.pins:
+                idle.extend(match.blocks[passed.start // self.block_size : min(passed.end, end) // self.block_size])
+        return idle
 
     def handle(self, holding: Holding, index: int) -> Source:
         run = self._kept.run_at(holding, index) if self._keeps else holding.anchor
@@ -490,12 +508,17 @@ class BlockTrieDesign(Design):
             self._uses.leave(item)
         return taken
 
-    def queue_empty(self, blocks: Sequence[int], first: int = 0) -> None:
-        """Empty blocks wait at their priority, as neighbours in a table from index `first` on, let go of now."""
-        for terms, some in list(self._pieces(array("i", blocks))):
-            first += len(some)
+    def queue_empty(self, blocks: Sequence[int]) -> None:
+        """Empty blocks wait at their priority, let go of now."""
+        self._uses.begin()
+        self._queue_empty(blocks, 0)
+
+    def _queue_empty(self, blocks: Sequence[int], index: int) -> None:
+        """Empty blocks wait as neighbours in a table, from this index on, that were let go of with the latest."""
+        for terms, some in list(self._pieces(array("i", blocks))) if blocks else ():
+            index += len(some)
             self._forget_terms(some)
-            self._wait_empty(Empty(some, *terms, self._uses.now, self._uses.tick, first * self.block_size))
+            self._wait_empty(Empty(some, *terms, self._uses.now, self._uses.tick, index * self.block_size))
 
     def _wait_empty(self, item: Empty) -> None:
         self._empty.put(item)
@@ -539,6 +562,8 @@ class BlockTrieDesign(Design):
         elif keep:
             self._report_removed(run, keep)
             self._trie.shorten(run, keep)
+            if self._keeps:
+                self._uses.shortened(run)
         else:
             self._report_removed(run, 0)
             self._uses.leave(run)
@@ -558,6 +583,15 @@ class BlockTrieDesign(Design):
             return super().private(holding, start)
         return [holding.table[index] for index in self._kept.private(holding, start)]
 
+    def shrink(self, holding: Holding, held: int, blocks: int) -> None:
+        if not self._keeps:
+            super().shrink(holding, held, blocks)
+            return
+        private = self._kept.private(holding, blocks)
+        self._uses.begin()
+        self.cut(holding, held)
+        self._free(holding, private)
+
     def let_go(self, holding: Holding, in_flight: bool) -> array[int]:
         if not self._keeps:
             return super().let_go(holding, in_flight)
@@ -565,13 +599,14 @@ class BlockTrieDesign(Design):
         self.release(holding)
         if in_flight:
             return array("i", (holding.table[index] for index in private))
-        # Own copies wait between the blocks that were released with them, the tail of the table first.
+        self._free(holding, private)
+        return array("i")
+
+    def _free(self, holding: Holding, private: list[int]) -> None:
+        """Own blocks at these table indices wait between those that were let go of with them, the tail first."""
         for _, group in groupby(enumerate(private), lambda pair: pair[1] - pair[0]):
             indices = [index for _, index in group]
-            free = self.pool.unclaim([holding.table[index] for index in indices])
-            if free:
-                self.queue_empty(free, indices[0])
-        return array("i")
+            self._queue_empty(self.pool.unclaim([holding.table[index] for index in indices]), indices[0])
 
     # -- for explanations ---------------------------------------------------------------------------
 

@@ -230,6 +230,7 @@ class Family:
 
     def _build(self, parent: Run, unit: int) -> None:
         children = [child for child in parent.children.values() if self.matchable(child)]
+        children.sort(key=lambda child: child.created)  # a hole that was filled again counts from then on
         if unit == TOKEN_BYTES and any(child.cut(0, self._block)[1] is not None for child in children):
             unit = _TYPED_UNIT
         parent.index = ChildIndex(unit)

@@ -31,6 +31,7 @@ class Uses:
     def __init__(self, trie: Trie, eviction: str | Policy, anywhere: bool, clock: Callable[[], float]) -> None:
         self._trie = trie
         self._clock = clock
+        self._anywhere = anywhere
         self._timed = "priority" in read_policy(eviction).uses
         if anywhere:
             self.items: IdleItems[Run | Empty] = IdleItems(RankedQueue(QUEUES, self, takes_all=True))
@@ -82,6 +83,13 @@ class Uses:
         if item.ttl is not None and self._timed and item.priority != DEFAULT_PRIORITY:
             self._deadlines.add(item, item.since + item.ttl, item.last_access, item.end)
 
+    def shortened(self, run: Run) -> None:
+        """The idle run ends earlier: what was cut off waits in its old place, before the rest."""
+        self.items.rerank(run)
+        if run in self._deadlines:
+            assert run.ttl is not None
+            self._deadlines.add(run, run.since + run.ttl, run.last_access, run.end)
+
     def leave(self, item: Run | Empty) -> None:
         """The idle item is gone."""
         self.items.discard(item)
@@ -131,12 +139,17 @@ class Uses:
         return Facts(item.last_access, item.created, item.hits, item.priority, item.end, item.length, item.end)
 
     def expire(self) -> None:
-        """Items whose time is over fall to the default priority, as if let go of now, in the order of expiry."""
+        """Items whose time is over fall to the default priority.
+
+        Their recency stays; in the priority queues they go to the end of the default one, in the order of expiry.
+        """
         if not len(self._deadlines):
             return
         for item in self._deadlines.due(self._clock()):
-            self.tick += 1
-            item.priority, item.last_access = DEFAULT_PRIORITY, self.tick
+            item.priority = DEFAULT_PRIORITY
+            if self._anywhere:
+                self.tick += 1
+                item.last_access = self.tick
             self.items.rerank(item)
 
     def queued(self, run: Run) -> bool:

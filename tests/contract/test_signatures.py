@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import prefixcache
-from prefixcache import Media, OptionError, PrefixCache, Request, Scope
+from prefixcache import Media, OptionError, PrefixCache, Request, Scope, ScopeError
 from prefixcache.events import Cleared, Moved, Removed, Stored
 
 CACHE = {
@@ -116,16 +116,41 @@ def test_what_does_not_exist_is_an_error_that_says_what_does(arguments: dict[str
 
 
 def test_an_unknown_preset_is_an_error_that_lists_the_presets() -> None:
-    with pytest.raises(OptionError, match="preset"):
-        PrefixCache.preset("vlllm", block_size=4, capacity=4)
+    for name in ("vlllm", ["vllm-1"]):
+        with pytest.raises(OptionError, match="expected one of sglang"):
+            PrefixCache.preset(name, block_size=4, capacity=4)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"priority": 101}, {"priority": -1}, {"ttl": -1}, {"priority": [(4, 2, 50, None)]}, {"reserve": -1}],
+    [
+        *({"priority": 101}, {"priority": -1}, {"priority": 1.5}, {"priority": [(4, 2, 50, None)]}, {"ttl": -1}),
+        *({"reserve": -1}, {"reserve": int}, {"read": "no"}, {"store": 1}, {"must_fit": None}),
+    ],
     ids=str,
 )
 def test_a_bad_argument_of_open_is_an_error_and_changes_nothing(bench, arguments: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(arguments))):
         bench.open([1, 2, 3], **arguments)
+    assert bench.books() == (16, 0, 0, 0)
+
+
+@pytest.mark.parametrize("extra_ids", [5, [1, 2], [1, 2, -3]], ids=str)
+def test_bad_extra_ids_are_an_error_and_change_nothing(bench, extra_ids: object) -> None:
+    with pytest.raises(ScopeError, match="extra_ids"):
+        bench.open([1, 2, 3], extra_ids=extra_ids)
+    assert bench.books() == (16, 0, 0, 0)
+
+
+@pytest.mark.parametrize("media", [5, np.array([1, 2]), [Media("\ud800", 0, 9)]], ids=repr)
+def test_media_of_any_kind_leave_a_request_served(bench, media: object) -> None:
+    bench.open([1, 2, 3], media=media).abort()
+    bench.drain()
+
+
+@pytest.mark.parametrize("requests", [None, 5, [5], [{"tokens": [1], "colour": "red"}]], ids=str)
+def test_a_batch_of_something_else_is_an_error_and_changes_nothing(bench, requests: object) -> None:
+    for call in (bench.cache.open_batch, bench.cache.plan):
+        with pytest.raises(OptionError, match="request"):
+            call(requests)
     assert bench.books() == (16, 0, 0, 0)

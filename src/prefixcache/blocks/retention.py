@@ -98,6 +98,8 @@ def read_retention(
             level if decode_priority is None else decode_priority,
             ttl if decode_ttl is None else decode_ttl,
         )
+    if not isinstance(priority, Sequence):
+        raise OptionError(f"priority is {priority!r}: expected an integer or a list of (start, end, priority, ttl)")
     ranges: list[PriorityRange] = []
     for i, item in enumerate(priority):
         if not isinstance(item, Sequence) or len(item) not in (3, 4):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prefixcache.blocks.eviction import Policy
@@ -59,7 +59,7 @@ class PrefixCache:
     @classmethod
     def preset(cls, name: str, *, block_size: int, capacity: int, **changes: Any) -> PrefixCache:
         """A cache that makes the match and eviction decisions of an original; `changes` override its options."""
-        if name not in PRESETS:
+        if not isinstance(name, str) or name not in PRESETS:
             raise OptionError(f"preset is {name!r}: expected one of {', '.join(PRESETS)}")
         preset = PRESETS[name]
         arguments: dict[str, Any] = {"eviction": preset.eviction, **preset.options, **changes}
@@ -214,6 +214,8 @@ class PrefixCache:
             return self._admission.plan_batch(asks)
 
     def _asks(self, requests: Sequence[Mapping[str, Any]]) -> list[Ask]:
+        if not isinstance(requests, Iterable):
+            raise OptionError(f"requests is {requests!r}: expected a list of dicts with the arguments of open")
         asks = []
         for i, arguments in enumerate(requests):
             try:
@@ -237,6 +239,9 @@ class PrefixCache:
         reserve: int | None = None,
         must_fit: bool = False,
     ) -> Ask:
+        for name, value in (("read", read), ("store", store), ("must_fit", must_fit)):
+            if not isinstance(value, bool):
+                raise OptionError(f"{name} is {value!r}: expected True or False")
         if reserve is not None:
             reserve = whole_number(reserve, "reserve")
         retention = read_retention(priority, ttl, decode_priority, decode_ttl, self._core.design.any_priority)

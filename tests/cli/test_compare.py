@@ -230,6 +230,9 @@ def test_bad_lines_are_counted_when_asked(command: Command, tmp_path: Path) -> N
         (["--traffic", "video"], "traffic is 'video': expected mixed, chat, agent, rag"),
         (["--json", "{dir}/none/out.json"], "expected a file in a folder that exists"),
         (["--json", "{dir}"], "cannot be written: Is a directory"),
+        (["--capacity", "3000M", "--design", "radix"], "makes 3000000000 blocks of 1: expected at most 2147483647"),
+        (["{unknown}", "--seed", "3"], "--requests, --seed: shape built-in traffic, not a trace"),
+        (["--trace-block-size", "16"], "--trace-block-size: is about a trace; none is given"),
         (["--limit", "0"], "--limit"),
         (["--no-such-option"], "No such option"),
     ],
@@ -242,10 +245,30 @@ def test_a_mistake_is_one_message_and_status_2(
         "empty": str(write(tmp_path / "empty.jsonl", [])),
         "unknown": str(write(tmp_path / "unknown.jsonl", [{"question": "?"}])),
     }
-    outcome = command("compare", *(argument.format(**names) for argument in arguments), "--requests", 9)
+    given = [argument.format(**names) for argument in arguments]
+    built_in = given[0].startswith("--") or "--seed" in given
+    outcome = command("compare", *given, *(["--requests", 9] if built_in else []))
     assert outcome.status == 2
+    assert outcome.out == "", "before any work"
     assert says in " ".join(outcome.err.split())
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("arguments", [["compare", "--requests", "9"], ["--version"]], ids=" ".join)
+def test_an_output_that_cannot_be_written_is_one_message(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        run = [sys.executable, "-m", "prefixcache", *arguments]
+        done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
+
+
+def test_a_trace_may_come_from_standard_input(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl.gz", _turns(), ".gz")
+    run = [sys.executable, "-m", "prefixcache", "compare", "-"]
+    with path.open("rb") as file:
+        done = subprocess.run(run, stdin=file, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("stdin: ")
 
 
 def test_the_version(command: Command) -> None:

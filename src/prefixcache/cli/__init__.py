@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -54,5 +55,14 @@ def main() -> None:
     except PrefixCacheError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(USAGE_ERROR)
+    except OSError as error:  # files are named where they are read and written, so it is the output
+        typer.echo(f"error: standard output cannot be written: {error.strerror or error}", err=True)
+        _leave_output()
+        sys.exit(USAGE_ERROR)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _leave_output() -> None:
+    """Let what is still buffered go to nowhere, or the interpreter would fail to write it once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

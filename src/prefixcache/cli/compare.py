@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from prefixcache.replay.simulate import compare as replay
 from prefixcache.replay.traces import Trace, read_trace
 
 DEFAULT_CAPACITY = "200k"
-STANDARD_OUTPUT = "-"
+STANDARD_STREAM = "-"
 _TABLE_WIDTH = 160
 
 _EXAMPLES = """
@@ -46,7 +47,7 @@ def compare(
             metavar="TRACE",
             show_default=False,
             help="Traces, plain, gzip or zstd; the format (Mooncake, Bailian, Claude Code, RAGPulse, token ids) is "
-            "found by looking. Without any, built-in traffic is replayed.",
+            "found by looking; - reads standard input. Without any, built-in traffic is replayed.",
         ),
     ] = None,
     design: Annotated[
@@ -109,28 +110,51 @@ def compare(
         ),
     ] = None,
     traffic: Annotated[
-        str, typer.Option(metavar="KIND", help="Kind of the built-in traffic: mixed, chat, agent or rag.")
-    ] = workloads.MIXED,
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            show_default=False,
+            help=f"Kind of the built-in traffic: mixed, chat, agent or rag. [default: {workloads.MIXED}]",
+        ),
+    ] = None,
     requests: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Requests of the built-in traffic.")
-    ] = workloads.DEFAULT_REQUESTS,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            show_default=False,
+            help=f"Requests of the built-in traffic. [default: {workloads.DEFAULT_REQUESTS}]",
+        ),
+    ] = None,
     seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Seed of the built-in traffic.")
-    ] = workloads.DEFAULT_SEED,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            show_default=False,
+            help=f"Seed of the built-in traffic. [default: {workloads.DEFAULT_SEED}]",
+        ),
+    ] = None,
 ) -> None:
     """Replay traffic through every design; show what each one reuses, what it loses and why."""
     room = [setups.read_capacity(text, kv_bytes_per_token) for text in capacity or [DEFAULT_CAPACITY]]
     planned = setups.plan(design or [], block_size or [], room)
     _check_writable(json_file)
+    if traces:
+        _refuse({"--traffic": traffic, "--requests": requests, "--seed": seed}, "shape built-in traffic, not a trace")
+        replayed = _read(traces, trace_block_size, skip_bad)
+    else:
+        _refuse({"--trace-block-size": trace_block_size}, "is about a trace; none is given")
+        replayed = iter([_built_in(traffic, requests, seed)])
     compared = []
-    for trace in _traces(traces or [], trace_block_size, skip_bad, traffic, requests, seed):
+    for trace in replayed:  # one after the other, so that one trace is in memory at a time
         if limit is not None:
             trace = replace(trace, requests=trace.requests[:limit])
         with _progress(trace) as advance:
             compared.append(
                 replay(trace, planned, warm_up=warm_up, outputs=count_output, reference=reference, progress=advance)
             )
-        if json_file != STANDARD_OUTPUT:
+        if json_file != STANDARD_STREAM:
             _show(compared[-1], first=len(compared) == 1)
     if json_file is not None:
         _write(json_file, compared)
@@ -139,14 +163,25 @@ def compare(
 compare.__doc__ = f"{compare.__doc__}\n{_EXAMPLES}"
 
 
-def _traces(
-    paths: list[Path], block_size: int | None, skip_bad: bool, traffic: str, requests: int, seed: int
-) -> Iterator[Trace]:
-    """One after the other, so that one trace is in memory at a time."""
-    if not paths:
-        yield workloads.built_in(traffic, requests=requests, seed=seed)
+def _refuse(options: dict[str, object], why: str) -> None:
+    """An option that would be without effect is a misunderstanding: better said than passed over."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise OptionError(f"{', '.join(given)}: {why}")
+
+
+def _read(paths: list[Path], block_size: int | None, skip_bad: bool) -> Iterator[Trace]:
     for path in paths:
-        yield read_trace(path, block_size=block_size, skip_bad=skip_bad)
+        file = Path("/dev/stdin") if str(path) == STANDARD_STREAM else path
+        yield read_trace(file, block_size=block_size, skip_bad=skip_bad)
+
+
+def _built_in(traffic: str | None, requests: int | None, seed: int | None) -> Trace:
+    return workloads.built_in(
+        workloads.MIXED if traffic is None else traffic,
+        requests=workloads.DEFAULT_REQUESTS if requests is None else requests,
+        seed=workloads.DEFAULT_SEED if seed is None else seed,
+    )
 
 
 @contextmanager
@@ -179,13 +214,20 @@ def _show(comparison: Comparison, *, first: bool) -> None:
 
 def _check_writable(json_file: str | None) -> None:
     """A long replay should not end in a file name that cannot be written."""
-    if json_file not in (None, STANDARD_OUTPUT) and not Path(str(json_file)).parent.is_dir():
+    if json_file in (None, STANDARD_STREAM):
+        return
+    file = Path(str(json_file))
+    if not file.parent.is_dir():
         raise OptionError(f"--json {json_file}: expected a file in a folder that exists, or -")
+    if file.is_dir():
+        raise OptionError(f"--json {json_file}: cannot be written: Is a directory")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise OptionError(f"--json {json_file}: cannot be written: Permission denied")
 
 
 def _write(json_file: str, compared: list[Comparison]) -> None:
     text = json.dumps(as_document(compared), indent=2)
-    if json_file == STANDARD_OUTPUT:
+    if json_file == STANDARD_STREAM:
         typer.echo(text)
         return
     try:

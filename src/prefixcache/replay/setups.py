@@ -64,6 +64,11 @@ class Setup:
                 f"a capacity of {self.capacity_tokens} tokens holds no block of {self.block_size}: "
                 f"expected at least {self.block_size} tokens"
             )
+        if capacity > _UNBOUNDED_BLOCKS:
+            raise OptionError(
+                f"a capacity of {self.capacity_tokens} tokens makes {capacity} blocks of {self.block_size}: "
+                f"expected at most {_UNBOUNDED_BLOCKS}, or {UNBOUNDED}"
+            )
         arguments: dict[str, Any] = {"block_size": self.block_size, "capacity": capacity, "events": False}
         if self.design in PRESETS:
             return PrefixCache.preset(self.design, **arguments)

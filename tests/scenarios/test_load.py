@@ -24,6 +24,8 @@ def _load(folder: Path, text: str) -> s.Scenario:
         ("", 1, "is empty"),
         ("- 1\n", 1, "a scenario is a map"),
         ("a: [1\nb: 2\n", 2, "is not YAML"),
+        ("a: &a [*a]\n", 1, "a part of it contains itself"),
+        (HEAD + "  - advance: .nan\n", 3, "`advance` takes seconds, 0 or more"),
         ("cache: {}\ncache: {}\n", 2, "`cache` stands here twice"),
         (HEAD + "  - books: {}\ncolour: red\n", 4, "unknown key `colour`; keys at the top of a scenario: name, cache"),
         ("steps: [{books: {}}]\n", 1, "`cache` is missing"),

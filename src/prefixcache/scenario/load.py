@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ class _Loader(FieldReader):
         return s.Pin(self._new_name(line, value["as"]), prompt)
 
     def _advance(self, line: int, value: Any) -> s.Advance:
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise self.fault(line, f"`advance` takes seconds, 0 or more; got {value!r}")
         return s.Advance(float(value))
 

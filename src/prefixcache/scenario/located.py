@@ -40,6 +40,8 @@ def read(file: Path) -> Any:
         if node is None:
             raise ScenarioError(file, 1, "is empty; expected `name`, `cache` and `steps`")
         return _build(file, node, yaml.SafeLoader(""))
+    except RecursionError:
+        raise ScenarioError(file, 1, "is nested too deeply, or a part of it contains itself") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)

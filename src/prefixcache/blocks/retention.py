@@ -58,7 +58,7 @@ class Retention:
         return {start for start, _, _, _ in self.ranges} | ends | {prompt_length}
 
 
-_DEFAULT = Retention()
+NO_WISHES = Retention()  # of a request that asks for nothing
 
 
 def read_retention(
@@ -91,7 +91,7 @@ def read_retention(
             check_priority(priority, "priority")
         elif ttl is None:
             plain = decode_priority is None and decode_ttl is None
-            return _DEFAULT if plain else Retention((), decode_priority, decode_ttl)
+            return NO_WISHES if plain else Retention((), decode_priority, decode_ttl)
         level = DEFAULT_PRIORITY if priority is None else priority
         return Retention(
             ((0, None, level, ttl),),

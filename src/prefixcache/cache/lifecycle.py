@@ -268,7 +268,7 @@ class Lifecycle:
             finished = state == "closed" or (state == "aborted" and request.computed_tokens >= request.prompt_length)
             holding.used = finished
             self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
-            written = self._still_written(request)
+            written = self._still_written(request) if in_flight else set()
             sources = request.pending
             request.pending = []
             private = core.design.let_go(holding, in_flight)

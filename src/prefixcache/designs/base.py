@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 
 from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
-from prefixcache.blocks.retention import Retention
+from prefixcache.blocks.retention import NO_WISHES, Retention
 from prefixcache.designs.options import Options
 from prefixcache.designs.outline import OutlineNode
 from prefixcache.keys.extras import Extras
@@ -123,7 +123,7 @@ class Holding:
     anchor: Any = None
     generation: int = 0
     store: bool = True
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention = NO_WISHES
     prompt_length: int = 0
     counted: int = 0
     leaf: Any = None

@@ -6,6 +6,7 @@ and no alias of the caller's data is kept.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -93,7 +94,7 @@ def _fault(position: int, token: object) -> TokenError:
 
 def to_tuple(buffer: Buffer) -> tuple[int, ...]:
     """The token ids of a buffer."""
-    return tuple(np.frombuffer(bytes(buffer), dtype=_LITTLE_U4).tolist())
+    return struct.unpack(f"<{len(buffer) // TOKEN_BYTES}I", buffer)
 
 
 def to_numpy(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint32]]:

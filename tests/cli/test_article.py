@@ -55,7 +55,8 @@ def test_the_page_of_one_claim(command: Command) -> None:
     assert "| cached when it acts on that | 0 |" in page
 
 
-def test_nine_steps_draws_the_trees_and_nothing_else(command: Command) -> None:
+def test_nine_steps_draws_the_trees_and_nothing_else(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     shown = command("article", "nine-steps")
     assert (shown.status, shown.err) == (0, "")
     assert shown.out == DRAWN.read_text(encoding="utf-8")

@@ -13,28 +13,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.block_trie.kept import Kept, KeptTables
-from prefixcache.designs.block_trie.queues import Empty, EmptyBlocks
-from prefixcache.designs.block_trie.run import Run, key_of
+from prefixcache.designs.block_trie.queues import PriorityQueues
+from prefixcache.designs.block_trie.run import Run
+from prefixcache.designs.block_trie.store import Store, cut_prompt
 from prefixcache.designs.block_trie.tree import Trie
 from prefixcache.designs.block_trie.uses import Uses
 from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError, OptionError
 from prefixcache.keys.chain import ChainHash
-from prefixcache.keys.extras import Extras
 from prefixcache.keys.tokens import TOKEN_BYTES
-
-# A leaf that only its writer uses grows in place instead of getting a child per decoded block; beyond this
-# many tokens a new leaf is begun, so that growing costs no more than copying this much.
-_GROW_LIMIT = 2048
-
-Terms = tuple[int, float | None]  # priority, time to live
-_DEFAULT_TERMS: Terms = (DEFAULT_PRIORITY, None)
 
 
 class Source:
@@ -71,7 +63,6 @@ class BlockTrieDesign(Design):
         super().__init__(*args)
         options = self.options
         self._partial = options.partial != "off" and self.block_size > 1
-        self._longest = options.tails == "longest"
         self._keeps = options.duplicates == "keep"
         if self._keeps != (options.evict_from == "anywhere"):
             raise OptionError(
@@ -84,11 +75,11 @@ class BlockTrieDesign(Design):
         self._chain = ChainHash(options.hash, self.block_size)
         self._trie = Trie(self.block_size, self._partial, options.media == "block", options.child_limit)
         self._uses = Uses(self._trie, self.eviction, self._keeps, self.clock)
-        self._terms: dict[int, Terms] = {}  # what private blocks ask for, where it is not the default
-        self._kept = KeptTables(self._trie, self._uses, self.pool)
-        self._empty = EmptyBlocks(self)
+        self._store = Store(self._trie, self._uses, self.pool, self._chain, self.events, options.tails == "longest")
+        self._kept = KeptTables(self._trie, self._uses, self._store, self.pool)
+        self._queues = PriorityQueues(self._uses, self._store, self.pool, self.block_size)
         if self._keeps:
-            self.pool.free_list = self._empty
+            self.pool.free_list = self._queues
 
     # -- lookup -----------------------------------------------------------------------------------
 
@@ -128,7 +119,7 @@ class BlockTrieDesign(Design):
     def _best_partial(self, prompt: Prompt, match: Match, limit: int) -> Partial | None:
         """The best hit inside the block behind the whole blocks of a match."""
         run, at = match.anchor
-        tokens, extras = self._cut(prompt, at, min(at + self.block_size, limit))
+        tokens, extras = cut_prompt(prompt, at, min(at + self.block_size, limit))
         found = self._trie.partial(run, at, tokens, extras)
         if found is None:
             return None
@@ -138,11 +129,6 @@ class BlockTrieDesign(Design):
         return Partial(
             run.blocks[(end - 1 - run.start) // self.block_size], common, idle, idle and last, Source(run, end)
         )
-
-    def _cut(self, prompt: Prompt, start: int, end: int) -> tuple[bytes, Extras | None]:
-        """The prompt's tokens [start, end) and what they carry."""
-        extras = prompt.extras.cut(start, end) if prompt.extras is not None else None
-        return bytes(prompt.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES]), extras
 
     # -- ownership --------------------------------------------------------------------------------
 
@@ -180,186 +166,39 @@ class BlockTrieDesign(Design):
         """See the base. The way is walked from where the request stands:
 
         [held ........ reached)            [reached ........ end)         [end .. length)
-         the trie has it: the table moves   new runs: the trie owns        with `tail` a partial block,
-         there and own blocks go back, or   these blocks from now on       unless a sibling covers it;
-         stay where they are (`keep`);                                     else private
-         a hole is filled with own blocks
+         the trie has it: own blocks go     new runs: the trie owns        with `tail` a partial block,
+         back, the table moves there        these blocks from now on       unless a sibling covers it;
+         (kept tables: see `kept`)                                         else private
         """
+        tail = tail and self._partial
+        if self._keeps:
+            self.kept += self._kept.publish(holding, length, tail)
+            return []
         size = self.block_size
-        if self._keeps and tail and length // size < holding.held and not self.owns(holding, length // size):
-            holding.held = length // size  # went back inside an own copy: it is stored as what is left of it
-        start = holding.held * size
-        end = length - length % size  # behind `start` after going back, where only own copies are looked after
-        tail = tail and self._partial and length > max(start, end)
-        kept: Kept | None = holding.anchor if self._keeps else None
-        if end <= start and not tail and not (kept is not None and kept.duplicates):
+        reached, end = holding.held * size, length - length % size
+        if end < reached or (end == reached and not (tail and end < length)):
             return []
         self._uses.begin()
         prompt, moves = holding.prompt, list[tuple[int, int, int]]()
-        node: Run | None = None if self._keeps else holding.anchor
-        reached = start if node is not None else 0
-        node = node or self._trie.roots.get(prompt.root)
-        duplicates = 0
-        for run in [] if node is None else self._found(node, prompt, reached, end):
-            index = reached // size
-            own = holding.table[index : run.end // size]
-            if not run.blocks:
-                if self.pool.any_shared(own):
-                    break
-                self._fill(run, own)
-            elif self._keeps:
-                duplicates += len(own) if run.blocks != own else 0
-            else:
-                self._move_onto(holding, run, index, own, moves)
+        node: Run = holding.anchor if holding.anchor is not None else self._trie.root(prompt)
+        for run in self._uses.follow(node, prompt, reached, end):
+            self._move_onto(holding, run, reached // size, moves)
             reached, node = run.end, run
-        else:
-            if reached < end and not self.pool.any_shared(holding.table[reached // size : holding.held]):
-                node = self._append(holding, node or self._trie.root(prompt), reached, end)
-                reached = end
-        holding.held = max(holding.held, reached // size)
-        if self._keeps:
-            before = kept.duplicates if kept is not None else 0
-            if end < start:
-                duplicates = max(duplicates, before)
-            self.kept += duplicates - before
-            holding.anchor = Kept(duplicates)
-        elif node is not None and node.parent is not None:
-            holding.anchor = node
-        if tail and reached == end:
-            self._append_tail(holding, node or self._trie.root(prompt), end, length)
+        if reached < end:
+            node = self._store.append(holding, node, reached, end)
+        holding.held = end // size
+        if tail and end < length:
+            node = self._store.append_tail(holding, node, end, length) or node
+        holding.anchor = node if node.parent is not None else None
         return moves
 
-    def _found(self, node: Run, prompt: Prompt, start: int, end: int) -> list[Run]:
-        """The runs behind `node` that hold the prompt's tokens [start, end), split where the prompt leaves one."""
-        path, inside, common = self._trie.walk(node, prompt.tokens, prompt.extras, start, end)
-        if inside is not None:
-            path.append(self._uses.split(inside, common))
-        return path
-
-    def _move_onto(
-        self, holding: Holding, run: Run, index: int, own: array[int], moves: list[tuple[int, int, int]]
-    ) -> None:
+    def _move_onto(self, holding: Holding, run: Run, index: int, moves: list[tuple[int, int, int]]) -> None:
         """Swap the table's own blocks for the run's, from this index on."""
+        own = holding.table[index : index + len(run.blocks)]
         moves.extend((i, mine, theirs) for i, (mine, theirs) in enumerate(zip(own, run.blocks, strict=True), index))
         holding.table[index : index + len(own)] = run.blocks
         self.pool.give(own)
         self._uses.pin(run)
-
-    def _fill(self, hole: Run, own: array[int]) -> None:
-        """The request's own blocks take the place of evicted ones; what lies behind them can be reached again."""
-        self.pool.note_written(own)
-        for terms, blocks in list(self._pieces(own)):
-            run = hole
-            if len(blocks) * self.block_size < hole.length:
-                run = self._uses.split(hole, len(blocks) * self.block_size)
-            run.blocks = blocks
-            run.pins = 1
-            run.priority, run.ttl = terms
-            run.created = self._uses.tick
-            self._trie.family.show(run)
-            self._forget_terms(blocks)
-            self._report_stored(run)
-            for below in self._trie.reachable(run) if self.events is not None else ():
-                self._report_stored(below)
-
-    def _pieces(self, blocks: array[int]) -> Iterator[tuple[Terms, array[int]]]:
-        """Runs of neighbours that ask for the same."""
-        if not self._terms:
-            yield _DEFAULT_TERMS, blocks
-            return
-        for terms, group in groupby(blocks, lambda block: self._terms.get(block, _DEFAULT_TERMS)):
-            yield terms, array("i", group)
-
-    def _forget_terms(self, blocks: Sequence[int]) -> None:
-        if self._terms:
-            for block in blocks:
-                self._terms.pop(block, None)
-
-    def _append(self, holding: Holding, node: Run, start: int, end: int) -> Run:
-        """Store the prompt's blocks in [start, end) behind `node`, pinned by the holding; the last run."""
-        size = self.block_size
-        for terms, blocks in list(self._pieces(holding.table[start // size : end // size])):
-            stop = start + len(blocks) * size
-            tokens, extras = self._cut(holding.prompt, start, stop)
-            node = self._append_run(holding, node, tokens, extras, blocks, terms)
-            start = stop
-        return node
-
-    def _append_run(
-        self, holding: Holding, node: Run, tokens: bytes, extras: Extras | None, blocks: array[int], terms: Terms
-    ) -> Run:
-        parent_key = node.keys[-1] if node.keys else None
-        keys: list[bytes] = []
-        if self.events is not None:
-            before = parent_key if parent_key is not None else self._chain.root(holding.prompt.root)
-            if len(tokens) < self.block_size * TOKEN_BYTES:
-                keys = [self._chain.block(before, tokens, extras)]
-            else:
-                keys = self._chain.blocks(before, tokens, 0, len(blocks), extras)
-        covered = self._covered_tail(node, tokens, extras)
-        self.pool.note_written(blocks)
-        self._forget_terms(blocks)
-        if self._grows(holding, node, tokens, extras, terms):
-            node.tokens += tokens
-            node.blocks.extend(blocks)
-            node.keys += keys
-            node.end += len(tokens) // TOKEN_BYTES
-            node.last_access = self._uses.tick
-            run = node
-        else:
-            run = self._trie.append(node, tokens, extras, blocks, keys, self._uses.tick)
-            run.priority, run.ttl = terms
-            run.pins = 1
-        if self.events is not None:
-            self.events.stored(keys, parent_key, tokens, holding.prompt.scope)
-        if covered is not None:
-            self.pool.give(self._strip(covered, 1))
-        return run
-
-    def _grows(self, holding: Holding, node: Run, tokens: bytes, extras: Extras | None, terms: Terms) -> bool:
-        """Whether `node` is a leaf of the same terms that this request alone uses, and short enough."""
-        if node.pins != 1 or node.children or extras is not None or node.extras is not None:
-            return False
-        index = node.end // self.block_size - 1
-        return (
-            (node.priority, node.ttl) == terms
-            and len(node.tokens) < _GROW_LIMIT * TOKEN_BYTES
-            and len(tokens) % (self.block_size * TOKEN_BYTES) == 0
-            and index < holding.held
-            and node.blocks[-1] == holding.table[index]
-        )
-
-    def _append_tail(self, holding: Holding, node: Run, start: int, end: int) -> None:
-        """Store the prompt's tokens [start, end), less than a block, unless they are there already."""
-        tokens, extras = self._cut(holding.prompt, start, end)
-        if key_of(tokens, extras) in node.children:
-            return
-        if self._longest and node.children:
-            found = self._trie.family.best(node, tokens, extras)
-            if found is not None and found[1] == end - start:
-                return
-        block = holding.table[start // self.block_size]
-        terms = self._terms.get(block, _DEFAULT_TERMS)
-        run = self._append_run(holding, node, tokens, extras, array("i", (block,)), terms)
-        holding.held += 1
-        if self._keeps:
-            holding.anchor.tail = run
-        else:
-            holding.anchor = run
-
-    def _covered_tail(self, node: Run, tokens: bytes, extras: Extras | None) -> Run | None:
-        """The unused tail that a new child with these tokens goes beyond.
-
-        It is the best match, if there is one: another child with more in common would have replaced it.
-        """
-        if not (self._longest and self._partial and node.children):
-            return None
-        first = tokens[: self.block_size * TOKEN_BYTES]
-        own = extras.cut(0, len(first) // TOKEN_BYTES) if extras is not None else None
-        found = self._trie.family.best(node, first, own)
-        if found is None or found[0].pins or found[1] != found[0].length or found[1] == self.block_size:
-            return None
-        return found[0]
 
     def cut(self, holding: Holding, blocks: int) -> None:
         if blocks >= holding.held:
@@ -434,13 +273,13 @@ class BlockTrieDesign(Design):
     def inherit(self, partial: Partial, block: int) -> None:
         if self._keeps:  # the original gives a copy the terms of its source
             run: Run = partial.handle.run
-            self._set_terms(block, (run.priority, run.ttl))
+            self._store.terms.set(block, (run.priority, run.ttl))
 
     def take(self, holding: Holding, partial: Partial) -> None:
         run: Run = partial.handle.run
         priority, ttl = holding.retention.at(holding.held * self.block_size, holding.prompt_length)
-        self._set_terms(partial.source, (run.priority if priority is None else priority, ttl))
-        holding.table.extend(self._strip(run, 1))
+        self._store.terms.set(partial.source, (run.priority if priority is None else priority, ttl))
+        holding.table.extend(self._store.strip(run, 1, leaves_hole=self._keeps))
 
     def _pin_path(self, run: Run) -> None:
         for above in self._uses.path(run):
@@ -456,122 +295,38 @@ class BlockTrieDesign(Design):
             node = above
         return last
 
-    def _set_terms(self, block: int, terms: Terms) -> None:
-        if terms == _DEFAULT_TERMS:
-            self._terms.pop(block, None)
-        else:
-            self._terms[block] = terms
-
     # -- room -------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> int:
         return self._uses.idle
 
-    def facts(self, item: Run | Empty) -> Any:
-        """What an eviction policy may know of an item."""
-        return self._uses.facts(item)
-
     def allocate(self, holding: Holding, index: int, blocks: int) -> array[int]:
-        new = self._draw(blocks) if self._keeps else super().allocate(holding, index, blocks)
-        retention, prompt_length = holding.retention, holding.prompt_length
+        if self._keeps:
+            new, evicted = self._queues.draw(blocks)
+            self.evicted += evicted
+        else:
+            new = super().allocate(holding, index, blocks)
+        retention, prompt_length, terms = holding.retention, holding.prompt_length, self._store.terms
         if retention.ranges or retention.decode_priority is not None or retention.decode_ttl is not None:
             for at, block in enumerate(new, index):
                 priority, ttl = retention.at(at * self.block_size, prompt_length)
-                self._set_terms(block, (DEFAULT_PRIORITY if priority is None else priority, ttl))
+                terms.set(block, (DEFAULT_PRIORITY if priority is None else priority, ttl))
         else:
-            self._forget_terms(new)
+            terms.forget(new)
         return new
 
-    def _draw(self, n: int) -> array[int]:
-        """The next n blocks in the order of priority queues, empty or cached. Blocks never used wait first at 35."""
-        items, drawn = self._uses.items, array("i")
-        while len(drawn) < n:
-            item = items.peek() if len(items) else None
-            more = n - len(drawn)
-            behind = item is None or (item.priority >= DEFAULT_PRIORITY and item not in items.stale)
-            if behind and self.pool.unused:
-                drawn.extend(self.pool.take_unused(min(more, self.pool.unused)))
-            elif isinstance(item, Empty):
-                drawn.extend(self.draw_empty(item, more))
-            else:
-                assert item is not None
-                taken = self._strip(item, min(more, len(item.blocks)))
-                self.evicted += len(taken)
-                drawn.extend(taken)
-        return drawn
-
-    def draw_empty(self, item: Empty, n: int) -> array[int]:
-        """The last n blocks (all, when there are fewer) of an item of empty ones."""
-        taken = self._empty.draw(item, n)
-        if not item.blocks:
-            self._uses.leave(item)
-        return taken
-
-    def queue_empty(self, blocks: Sequence[int]) -> None:
-        """Empty blocks wait at their priority, let go of now."""
-        self._uses.begin()
-        self._queue_empty(blocks, 0)
-
-    def _queue_empty(self, blocks: Sequence[int], index: int) -> None:
-        """Empty blocks wait as neighbours in a table, from this index on, that were let go of with the latest."""
-        for terms, some in list(self._pieces(array("i", blocks))) if blocks else ():
-            index += len(some)
-            self._forget_terms(some)
-            self._wait_empty(Empty(some, *terms, self._uses.now, self._uses.tick, index * self.block_size))
-
-    def _wait_empty(self, item: Empty) -> None:
-        self._empty.put(item)
-        self._uses.wait(item)
-
     def _evict(self, blocks: int) -> int:
-        """See the base. An evicted block of the priority queues keeps its place there, empty."""
-        items, gone, passed = self._uses.items, 0, list[Empty]()
+        if self._keeps:
+            return self._queues.evict(blocks)
+        gone = 0
         while gone < blocks and self._uses.idle:
-            item = items.peek()
-            if isinstance(item, Empty):
-                items.discard(item)
-                passed.append(item)
-                continue
-            end, before = item.end, len(item.blocks)
-            taken = self._strip(item, min(blocks - gone, before))
+            run = self._uses.items.peek()
+            assert isinstance(run, Run)
+            taken = self._store.strip(run, min(blocks - gone, len(run.blocks)))
             gone += len(taken)
-            if self._keeps:
-                taken.reverse()
-                self._wait_empty(Empty(taken, item.priority, item.ttl, item.since, item.last_access, end))
-            else:
-                self.pool.give(taken)
-        for empty in passed:
-            items.add(empty)
+            self.pool.give(taken)
         return gone
-
-    def _strip(self, run: Run, n: int) -> array[int]:
-        """Take the last n blocks of an idle run out of the index, the last one first."""
-        keep = len(run.blocks) - n
-        taken = run.blocks[keep:]
-        taken.reverse()
-        if run.children:  # what lies behind stays, and cannot be reached until the hole is filled
-            if not self._keeps:
-                raise InvariantError(f"{run!r} is to be evicted and has children")
-            if keep:
-                self._uses.split(run, keep * self.block_size)
-            self._report_removed(run, 0)
-            self._uses.leave(run)
-            self._trie.family.hide(run)
-            run.blocks = array("i")
-        elif keep:
-            self._report_removed(run, keep)
-            self._trie.shorten(run, keep)
-            if self._keeps:
-                self._uses.shortened(run)
-        else:
-            self._report_removed(run, 0)
-            self._uses.leave(run)
-            parent = self._trie.remove(run)
-            if parent is not None and self._uses.queued(parent) and parent not in self._uses.items:
-                self._uses.wait(parent)
-        self._uses.idle -= n
-        return taken
 
     def owns(self, holding: Holding, index: int) -> bool:
         if not self._keeps:
@@ -590,7 +345,7 @@ class BlockTrieDesign(Design):
         private = self._kept.private(holding, blocks)
         self._uses.begin()
         self.cut(holding, held)
-        self._free(holding, private)
+        self._queues.free(holding, private)
 
     def let_go(self, holding: Holding, in_flight: bool) -> array[int]:
         if not self._keeps:
@@ -599,14 +354,8 @@ class BlockTrieDesign(Design):
         self.release(holding)
         if in_flight:
             return array("i", (holding.table[index] for index in private))
-        self._free(holding, private)
+        self._queues.free(holding, private)
         return array("i")
-
-    def _free(self, holding: Holding, private: list[int]) -> None:
-        """Own blocks at these table indices wait between those that were let go of with them, the tail first."""
-        for _, group in groupby(enumerate(private), lambda pair: pair[1] - pair[0]):
-            indices = [index for _, index in group]
-            self._queue_empty(self.pool.unclaim([holding.table[index] for index in indices]), indices[0])
 
     # -- for explanations ---------------------------------------------------------------------------
 
@@ -617,7 +366,7 @@ class BlockTrieDesign(Design):
         path, inside, common = self._trie.walk(root, prompt.tokens, prompt.extras, 0, limit - limit % self.block_size)
         run = path[-1] if path else root
         at = run.end + common
-        tokens, extras = self._cut(prompt, at, min(at + self.block_size, limit))
+        tokens, extras = cut_prompt(prompt, at, min(at + self.block_size, limit))
         places = [(inside, common)] if inside is not None else [(child, 0) for child in run.children.values()]
         return at + max((child.common(skip, tokens, extras) for child, skip in places), default=0)
 
@@ -629,7 +378,7 @@ class BlockTrieDesign(Design):
         before = self._chain.blocks(root, prompt.tokens, 0, start // self.block_size, prompt.extras)
         parent = before[-1] if before else root
         end = min(len(prompt.tokens) // TOKEN_BYTES, start + self.block_size)
-        return [self._chain.block(parent, *self._cut(prompt, start, stop)) for stop in range(end, start, -1)]
+        return [self._chain.block(parent, *cut_prompt(prompt, start, stop)) for stop in range(end, start, -1)]
 
     def outline(self) -> list[OutlineNode]:
         return outline_of((r, r.parent, r.tokens, r.blocks, r.pins, r.keys) for r in self._trie.runs())
@@ -640,11 +389,7 @@ class BlockTrieDesign(Design):
         self._uses.expire()
 
     def retire(self) -> None:
-        stale = self._uses.items.stale
-        for root in self._trie.roots.values() if self.events is not None else ():
-            for run in self._trie.reachable(root):
-                if run not in stale:
-                    self._report(run.keys)
+        self._store.report_retired()
         self._uses.items.retire([run for run in self._trie.runs() if run.blocks])
 
     def clear(self) -> None:
@@ -662,32 +407,10 @@ class BlockTrieDesign(Design):
             yield from run.blocks
 
     def unreachable(self) -> Iterator[int]:
-        found = {run for root in self._trie.roots.values() for run in self._trie.reachable(root)}
+        found = set(self._store.reachable())
         for run in self._trie.runs():
             if run not in found:
                 yield from run.blocks
-
-    def _report(self, keys: Sequence[bytes]) -> None:
-        if self.events is not None:
-            self.events.removed(keys)
-
-    def _report_removed(self, run: Run, first: int) -> None:
-        """The blocks of a run from index `first` on leave; what lies behind them is out of reach, too."""
-        if self.events is None or run in self._uses.items.stale:
-            return
-        above = run.parent
-        while above is not None and above.parent is not None:
-            if not above.blocks:
-                return  # said when the hole came
-            above = above.parent
-        self._report(run.keys[first:])
-        for below in self._trie.reachable(run):
-            self._report(below.keys)
-
-    def _report_stored(self, run: Run) -> None:
-        if self.events is not None and run.parent is not None:
-            root = self._trie.root_of(run)
-            self.events.stored(run.keys, run.parent.keys[-1] if run.parent.keys else None, run.tokens, root.scope)
 
     def check(self) -> None:
         self._trie.check()
@@ -709,9 +432,9 @@ class BlockTrieDesign(Design):
                 idle += len(run.blocks)
             if (run in items) != self._uses.queued(run):
                 raise InvariantError(f"{run!r} is {'' if run in items else 'not '}queued for eviction")
-            if not self._terms.keys().isdisjoint(run.blocks):
+            if any(block in self._store.terms for block in run.blocks):
                 raise InvariantError(f"blocks of {run!r} still ask for terms of their own")
         if idle != self._uses.idle:
             raise InvariantError(f"{idle} blocks are idle, the book says {self._uses.idle}")
-        if any(isinstance(item, Empty) and not item.blocks for item in items):
-            raise InvariantError("an item without blocks is queued for eviction")
+        if self._keeps:
+            self._queues.check()

@@ -14,6 +14,7 @@ from array import array
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.designs.base import Holding
 from prefixcache.designs.block_trie.run import Run
+from prefixcache.designs.block_trie.store import Store
 from prefixcache.designs.block_trie.tree import Trie
 from prefixcache.designs.block_trie.uses import Uses
 
@@ -28,9 +29,9 @@ class Kept:
 
     __slots__ = ("duplicates", "tail")
 
-    def __init__(self, duplicates: int = 0) -> None:
+    def __init__(self, duplicates: int = 0, tail: Run | None = None) -> None:
         self.duplicates = duplicates
-        self.tail: Run | None = None
+        self.tail = tail
 
 
 class KeptTables:
@@ -40,10 +41,60 @@ class KeptTables:
     one walk along the prompt.
     """
 
-    def __init__(self, trie: Trie, uses: Uses, pool: BlockPool) -> None:
+    def __init__(self, trie: Trie, uses: Uses, store: Store, pool: BlockPool) -> None:
         self._trie = trie
         self._uses = uses
+        self._store = store
         self._pool = pool
+
+    def publish(self, holding: Holding, length: int, tail: bool) -> int:
+        """Store what the trie does not have; how many more (or, negative, fewer) own copies are kept now.
+
+        The whole way is walked each time, because a hole that has come in it since is filled with an own copy:
+
+            trie     [a a] [hole] [c]         stored    [a a] [own] [c]         kept    the table's own first two
+        """
+        size, prompt = self._trie.block_tokens, holding.prompt
+        if tail and length // size < holding.held and self.run_at(holding, length // size) is None:
+            holding.held = length // size  # it went back inside an own copy, and stores what is left of that
+        start, end = holding.held * size, length - length % size
+        tail = tail and length > max(start, end)
+        before = holding.anchor.duplicates if holding.anchor is not None else 0
+        if end <= start and not tail and not before:
+            return 0
+        self._uses.begin()
+        node, duplicates, reached = self._pass(holding, end)
+        holding.held = max(holding.held, reached // size)
+        stored: Run | None = None
+        if tail and reached == end:
+            stored = self._store.append_tail(holding, node or self._trie.root(prompt), end, length)
+        if end < start:
+            duplicates = max(duplicates, before)  # those behind `end` were not looked at
+        holding.anchor = Kept(duplicates, stored)
+        return duplicates - before
+
+    def _pass(self, holding: Holding, end: int) -> tuple[Run | None, int, int]:
+        """Walk the prompt's tokens [0, end), filling holes, and store what is missing at its end.
+
+        Returns the last run, the own copies of blocks of others on the way, and how far it came: it stops
+        at a block that a fork has a claim on, which nobody may store.
+        """
+        size, prompt, table = self._trie.block_tokens, holding.prompt, holding.table
+        node: Run | None = self._trie.roots.get(prompt.root)
+        duplicates = reached = 0
+        for run in self._uses.follow(node, prompt, 0, end) if node is not None else ():
+            own = table[reached // size : run.end // size]
+            if run.blocks:
+                duplicates += len(own) if run.blocks != own else 0
+            elif self._pool.any_shared(own):
+                return node, duplicates, reached
+            else:
+                self._store.fill(run, own)
+            reached, node = run.end, run
+        if reached < end and not self._pool.any_shared(table[reached // size : holding.held]):
+            node = self._store.append(holding, node or self._trie.root(prompt), reached, end)
+            reached = end
+        return node, duplicates, reached
 
     def owned(self, holding: Holding) -> list[Run]:
         """The runs of the trie that hold blocks of this table, from the beginning on."""

@@ -12,12 +12,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from prefixcache.blocks.eviction import Facts, Policy
+from prefixcache.blocks.retention import DEFAULT_PRIORITY
+from prefixcache.errors import InvariantError
 
 if TYPE_CHECKING:
-    from prefixcache.designs.block_trie.design import BlockTrieDesign
+    from prefixcache.blocks.pool import BlockPool
+    from prefixcache.designs.base import Holding
+    from prefixcache.designs.block_trie.store import Store
+    from prefixcache.designs.block_trie.uses import Uses
 
 
 def _rank(facts: Facts) -> tuple[int, ...]:
@@ -50,43 +56,110 @@ class Empty:
         self.end = end
 
 
-class EmptyBlocks:
-    """The free list of a design whose empty blocks wait in its queues. See `blocks.pool.FreeList`."""
+class PriorityQueues:
+    """All blocks that nobody uses, empty and cached, in one order. The pool's free list: see `blocks.pool.FreeList`."""
 
-    def __init__(self, design: BlockTrieDesign) -> None:
-        self._design = design
-        self._items: dict[Empty, None] = {}
+    def __init__(self, uses: Uses, store: Store, pool: BlockPool, block_size: int) -> None:
+        self._uses, self._store, self._pool = uses, store, pool
+        self._size = block_size
+        self._empty: dict[Empty, None] = {}
         self._count = 0
+
+    # -- as the pool's free list ----------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        for item in self._items:
+        for item in self._empty:
             yield from item.blocks
 
     def add(self, blocks: Sequence[int]) -> None:
-        self._design.queue_empty(blocks)
+        """These blocks wait at the priority they asked for, let go of now."""
+        self._uses.begin()
+        self._queue(blocks, 0)
 
-    def put(self, item: Empty) -> None:
-        """An item of empty blocks is queued."""
-        self._items[item] = None
+    def take(self, n: int) -> array[int]:
+        """The next n empty ones, as if no cached block waited among them."""
+        taken = array("i")
+        for item in sorted(self._empty, key=lambda item: _rank(self._uses.facts(item))):
+            if len(taken) < n:
+                taken.extend(self._draw_empty(item, n - len(taken)))
+        return taken
+
+    # -- in -----------------------------------------------------------------------------------------
+
+    def free(self, holding: Holding, indices: list[int]) -> None:
+        """Private blocks at these table indices wait between those that were let go of with them, the tail first."""
+        for _, group in groupby(enumerate(indices), lambda pair: pair[1] - pair[0]):
+            together = [index for _, index in group]
+            self._queue(self._pool.unclaim([holding.table[index] for index in together]), together[0])
+
+    def _queue(self, blocks: Sequence[int], index: int) -> None:
+        """Neighbours in a table, from this index on."""
+        uses, terms = self._uses, self._store.terms
+        for (priority, ttl), some in terms.pieces(array("i", blocks)):
+            index += len(some)
+            terms.forget(some)
+            self._wait(Empty(some, priority, ttl, uses.now, uses.tick, index * self._size))
+
+    def _wait(self, item: Empty) -> None:
+        self._empty[item] = None
         self._count += len(item.blocks)
+        self._uses.wait(item)
 
-    def draw(self, item: Empty, n: int) -> array[int]:
-        """The last n blocks of the item (all, when there are fewer), the last one first."""
-        taken = item.blocks[-n:] if n < len(item.blocks) else item.blocks[:]
+    # -- out ----------------------------------------------------------------------------------------
+
+    def draw(self, n: int) -> tuple[array[int], int]:
+        """The next n blocks, and how many of them were cached. Blocks that were never used wait first at 35."""
+        items, drawn, evicted = self._uses.items, array("i"), 0
+        while len(drawn) < n:
+            item = items.peek() if len(items) else None
+            more = n - len(drawn)
+            if self._pool.unused and (item is None or (item.priority >= DEFAULT_PRIORITY and item not in items.stale)):
+                drawn.extend(self._pool.take_unused(min(more, self._pool.unused)))
+            elif isinstance(item, Empty):
+                drawn.extend(self._draw_empty(item, more))
+            else:
+                assert item is not None
+                taken = self._store.strip(item, min(more, len(item.blocks)), leaves_hole=True)
+                evicted += len(taken)
+                drawn.extend(taken)
+        return drawn, evicted
+
+    def _draw_empty(self, item: Empty, n: int) -> array[int]:
+        """The last n blocks of an item (all, when there are fewer), the last one first."""
+        taken = item.blocks[-n:]
         del item.blocks[len(item.blocks) - len(taken) :]
         self._count -= len(taken)
         if not item.blocks:
-            del self._items[item]
+            del self._empty[item]
+            self._uses.leave(item)
         taken.reverse()
         return taken
 
-    def take(self, n: int) -> array[int]:
-        """The next n in their own order, as if no idle block waited among them."""
-        taken = array("i")
-        for item in sorted(self._items, key=lambda item: _rank(self._design.facts(item))):
-            if len(taken) < n:
-                taken.extend(self._design.draw_empty(item, n - len(taken)))
-        return taken
+    def evict(self, n: int) -> int:
+        """Empty the next n cached blocks (all, when there are fewer); each keeps its place."""
+        items, gone, passed = self._uses.items, 0, list[Empty]()
+        while gone < n and self._uses.idle:
+            item = items.peek()
+            if isinstance(item, Empty):
+                items.discard(item)
+                passed.append(item)
+                continue
+            end = item.end
+            taken = self._store.strip(item, min(n - gone, len(item.blocks)), leaves_hole=True)
+            gone += len(taken)
+            taken.reverse()
+            self._wait(Empty(taken, item.priority, item.ttl, item.since, item.last_access, end))
+        for empty in passed:
+            items.add(empty)
+        return gone
+
+    def check(self) -> None:
+        """Assert that exactly the known empty blocks wait; raises `InvariantError`."""
+        waiting = {item for item in self._uses.items if isinstance(item, Empty)}
+        if waiting != set(self._empty) or not all(item.blocks for item in waiting):
+            raise InvariantError("the queues hold other empty blocks than the free list")
+        if self._count != sum(len(item.blocks) for item in waiting):
+            raise InvariantError(f"the free list counts {self._count} blocks, not those that it has")

@@ -24,6 +24,7 @@ class Trie:
 
     def __init__(self, block_tokens: int, partial: bool, media_whole: bool, child_limit: int | None) -> None:
         self.block_tokens = block_tokens
+        self.partial_hits = partial
         self._block_bytes = block_tokens * TOKEN_BYTES
         self._media_whole = media_whole
         self._child_limit = child_limit

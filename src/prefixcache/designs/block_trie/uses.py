@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prefixcache.blocks.eviction import Facts, IdleItems, Policy, RankedQueue, idle_items, read_policy
 from prefixcache.blocks.eviction.deadlines import Deadlines
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
+from prefixcache.designs.base import Prompt
 from prefixcache.designs.block_trie.queues import QUEUES, Empty
 from prefixcache.designs.block_trie.run import Run
 from prefixcache.designs.block_trie.tree import Trie
@@ -84,7 +85,9 @@ class Uses:
             self._deadlines.add(item, item.since + item.ttl, item.last_access, item.end)
 
     def shortened(self, run: Run) -> None:
-        """The idle run ends earlier: what was cut off waits in its old place, before the rest."""
+        """The idle run ends earlier. In the priority queues what was cut off keeps its place, before the rest."""
+        if not self._anywhere:
+            return
         self.items.rerank(run)
         if run in self._deadlines:
             assert run.ttl is not None
@@ -118,6 +121,13 @@ class Uses:
         if run.end > end:
             run = self.split(run, end - run.start)
         return run
+
+    def follow(self, node: Run, prompt: Prompt, start: int, end: int) -> list[Run]:
+        """The runs behind `node` that hold the prompt's tokens [start, end), split where the prompt leaves one."""
+        path, inside, common = self._trie.walk(node, prompt.tokens, prompt.extras, start, end)
+        if inside is not None:
+            path.append(self.split(inside, common))
+        return path
 
     @staticmethod
     def path(run: Run) -> list[Run]:

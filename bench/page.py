@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 
+_NO_RESULTS = "*No results are kept here: run the command.*"
 _BLOCK = re.compile(r"(<!-- (?P<name>[\w: ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -30,7 +31,11 @@ def filled(page: str) -> str:
     """The page with all its tables made anew."""
 
     def table(found: re.Match[str]) -> str:
-        return found[1] + "\n" + "\n".join(TABLES[found["name"]]()) + "\n\n" + found[3]
+        try:
+            lines = TABLES[found["name"]]()
+        except FileNotFoundError:
+            lines = [_NO_RESULTS]
+        return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[3]
 
     return _BLOCK.sub(table, page)
 
@@ -163,6 +168,11 @@ def radix_rows() -> list[str]:
     return table(("", *sides), ((what, *(row.get(side, "") for side in sides)) for what, row in cells.items()))
 
 
+def hash_chain_rows() -> list[str]:
+    rows = ((row["what"], row["side"], f"{_with_p99(row)} {row['unit']}".strip()) for row in read("hash_chain")["rows"])
+    return table(("work", "how", "median (p99)"), rows)
+
+
 def children_rows() -> list[str]:
     return table(
         (
@@ -232,6 +242,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "rivals keys": rivals_keys,
     "rivals quoted": rivals_quoted,
     "radix": radix_rows,
+    "hash_chain": hash_chain_rows,
     "children": children_rows,
     "digest_chain": digest_chain_rows,
     "ttft": ttft_rows,

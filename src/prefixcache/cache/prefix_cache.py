@@ -310,10 +310,15 @@ class PrefixCache:
                 raise OptionError("events are off: build the cache with events=True")
             return self._core.journal.take()
 
-    def check(self) -> None:
-        """Assert every invariant; raises `InvariantError` naming the broken one. O(cached blocks)."""
+    def check(self) -> tuple[int, ...]:
+        """Assert every invariant; raises `InvariantError` naming the broken one. O(cached blocks).
+
+        Returns the cached blocks that no prompt can reach now, because one before them was evicted; there are
+        none except with `evict_from="anywhere"` (preset trtllm). Such blocks are idle or pinned like others.
+        """
         with self._core.lock:
             self._core.check()
+            return tuple(sorted(self._core.design.unreachable()))
 
     def outline(self) -> list[OutlineNode]:
         """What is cached now, node by node, parents before children.

@@ -38,7 +38,12 @@ class Prompt:
 
     def arguments(self) -> dict[str, Any]:
         media = [Media(digest, a, b - a) for a, b, digest in self.pictures]
-        return {"tokens": list(self.tokens), "scope": Scope(**SCOPES[self.scope]), "media": media, "extra_ids": self.ids}
+        return {
+            "tokens": list(self.tokens),
+            "scope": Scope(**SCOPES[self.scope]),
+            "media": media,
+            "extra_ids": self.ids,
+        }
 
     def then(self, tokens: tuple[int, ...]) -> Prompt:
         ids = None if self.ids is None else self.ids + (0,) * len(tokens)
@@ -86,7 +91,9 @@ class Play:
         if draw.random() < 0.12:
             start, count = len(base.tokens), 1 + draw.randrange(self.size + 1)
             base = base.then(tuple(draw.randrange(2) for _ in range(count)))
-            base = Prompt(base.tokens, base.scope, base.ids, (*base.pictures, (start, start + count, draw.choice("ab"))))
+            base = Prompt(
+                base.tokens, base.scope, base.ids, (*base.pictures, (start, start + count, draw.choice("ab")))
+            )
         base = base.then(tuple(draw.randrange(2) for _ in range(draw.randrange(2 * self.size + 1))))
         if not base.tokens:
             base = base.then((0,))

@@ -162,7 +162,9 @@ class Model:
         if source is not None:
             roles = ["take", "copy", ""] if self.may_take(plan, admitted) else ["copy", "in place of all else", ""]
         for role in roles:
-            if role == "in place of all else" and not (source in self.waiting() and source not in self.claimed(admitted)):
+            if role == "in place of all else" and not (
+                source in self.waiting() and source not in self.claimed(admitted)
+            ):
                 continue
             plan.role = "take" if role == "in place of all else" else role
             before = [(other, other.role) for other in admitted]
@@ -366,4 +368,6 @@ def common(one: Key, other: Key) -> int:
     """Leading (token, extra id) pairs, none if anything else differs; a block with media is whole or nothing."""
     if one[0] != other[0] or one[2] or other[2]:
         return 0
-    return next((i for i, (a, b) in enumerate(zip(one[1], other[1], strict=False)) if a != b), min(length(one), length(other)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(one[1], other[1], strict=False)) if a != b), min(length(one), length(other))
+    )

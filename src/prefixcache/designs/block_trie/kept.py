@@ -55,8 +55,10 @@ class KeptTables:
             trie     [a a] [hole] [c]         stored    [a a] [own] [c]         kept    the table's own first two
         """
         size, prompt = self._trie.block_tokens, holding.prompt
-        if tail and length // size < holding.held and self.run_at(holding, length // size) is None:
-            holding.held = length // size  # it went back inside an own copy, and stores what is left of that
+        last = length // size
+        own = last < holding.held and not self._pool.shared(holding.table[last]) and self.run_at(holding, last) is None
+        if tail and own:
+            holding.held = last  # it went back inside an own copy, and stores what is left of that
         start, end = holding.held * size, length - length % size
         tail = tail and length > max(start, end)
         before = holding.anchor.duplicates if holding.anchor is not None else 0

@@ -22,7 +22,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from prefixcache.engine import Engine
+from prefixcache.engine import Delta, Engine, Job
 
 VOCABULARY = 512
 LAYERS = 4
@@ -143,3 +143,20 @@ def near_ties(model: Any, prompt: np.ndarray, got: list[int], count: int | None 
     margin = float(best[0] - best[1])
     assert margin < NEAR_TIE, f"token {at} is {got[at]}, expected {expected[at]}, by a margin of {margin:.6f}"
     return 1
+
+
+def answer(job: Job, index: int = 0) -> list[int]:
+    """Generated tokens of one sample."""
+    return list(job.completions[index].tokens)
+
+
+def finish(served: Engine, jobs: list[Job]) -> list[Delta]:
+    """Drive the engine until these jobs are finished."""
+    return list(served.stream(jobs))
+
+
+def all_given_back(served: Engine) -> bool:
+    """Whether no block is in use any more; `check()` on the way."""
+    served.cache.check()
+    books = served.cache.books()
+    return books.pinned == books.quarantined == 0

@@ -1,4 +1,4 @@
-"""The life of a prompt in the engine: reuse, chunks, growth, preemption, cancellation, samples, ends."""
+"""The life of a prompt in the engine: reuse, chunks, growth, preemption, cancellation, ends."""
 
 from __future__ import annotations
 
@@ -7,28 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from prefixcache import DESIGNS, PRESETS, Scope
-from prefixcache.engine import Delta, Engine, Job, SamplingParams
-from prefixcache.errors import OptionError, TokenError
-from tests.engine.small import CONFIGURATIONS, VOCABULARY, engine, greedy, logits_of, near_ties, prompts, small_model
-
-
-def answer(job: Job, index: int = 0) -> list[int]:
-    return list(job.completions[index].tokens)
-
-
-def finish(served: Engine, jobs: list[Job]) -> list[Delta]:
-    return list(served.stream(jobs))
-
-
-def all_given_back(served: Engine) -> bool:
-    served.cache.check()
-    books = served.cache.books()
-    return books.pinned == books.quarantined == 0
-
+from prefixcache.engine import Engine, Job, SamplingParams
+from tests.engine.small import (
+    VOCABULARY,
+    all_given_back,
+    answer,
+    engine,
+    finish,
+    greedy,
+    logits_of,
+    near_ties,
+    prompts,
+    small_model,
+)
 
 # -- reuse ----------------------------------------------------------------------------------------
 
@@ -311,48 +304,6 @@ def test_prompts_and_cancellations_come_from_any_thread(seed: int) -> None:
     assert all_given_back(served)
 
 
-# -- samples --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["llama", "lfm2"])
-def test_samples_of_one_prompt_share_it(family: str) -> None:
-    served = engine(family)
-    prompt = list(range(42))
-    params = SamplingParams(max_tokens=8, n=3, temperature=1.5, seed=5)
-    job = served.generate([prompt], params)[0]
-    assert served.computed_tokens == 42 + 3 * 7
-    samples = [answer(job, index) for index in range(3)]
-    assert len({tuple(sample) for sample in samples}) == 3
-    assert [completion.index for completion in job.completions] == [0, 1, 2]
-    # The same as three prompts of their own: nothing of one sample gets into another.
-    alone = engine(family, max_running=1).generate([prompt], params)[0]
-    assert [answer(alone, index) for index in range(3)] == samples
-    assert all_given_back(served)
-
-
-def test_samples_under_pressure(seed: int) -> None:
-    prompt = np.random.default_rng(seed).integers(0, VOCABULARY, 42)
-    params = SamplingParams(max_tokens=24, n=4, temperature=1.0, seed=1)
-    served = engine(tokens=80)
-    job = served.generate([prompt], params)[0]
-    assert served.cache.stats().preempted_requests > 0
-    roomy = engine().generate([prompt], params)[0]
-    assert [answer(job, index) for index in range(4)] == [answer(roomy, index) for index in range(4)]
-    assert all_given_back(served)
-
-
-def test_a_seed_gives_the_same_tokens_whatever_else_runs(seed: int) -> None:
-    params = SamplingParams(max_tokens=12, temperature=0.9, top_p=0.9, top_k=40, seed=3)
-    prompt, *others = prompts(np.random.default_rng(seed), 10, [8, 9, 10, 11])
-    alone = answer(engine().generate([prompt], params)[0])
-    served = engine(step_tokens=16)
-    jobs = [served.submit(prompt, SamplingParams(max_tokens=20, temperature=1.0)) for prompt in others]
-    job = served.submit(prompt, params)
-    finish(served, [*jobs, job])
-    assert answer(job) == alone
-    assert answer(engine().generate([prompt], SamplingParams(max_tokens=12, temperature=0.9, seed=4))[0]) != alone
-
-
 # -- ends -----------------------------------------------------------------------------------------
 
 
@@ -400,57 +351,3 @@ def test_prompt_log_probabilities_do_not_read_the_cache() -> None:
     assert served.cache.stats().queries == stats.queries
     assert served.cache.books() == books
     assert served.cache.probe(prompt).cached == 8
-
-
-# -- what cannot be run ---------------------------------------------------------------------------
-
-
-def test_bad_prompts_say_what_is_wrong() -> None:
-    served = engine(tokens=128)
-    with pytest.raises(TokenError, match="token 1 is 512: the model's vocabulary ends at 511"):
-        served.submit([3, 512])
-    with pytest.raises(TokenError, match=r"tokens\[0\] is -1"):
-        served.submit([-1])
-    with pytest.raises(TokenError, match="empty"):
-        served.submit([])
-    with pytest.raises(OptionError, match=r"120 prompt tokens and max_tokens=16 are 136: the KV memory holds 128"):
-        served.submit(list(range(120)))
-    with pytest.raises(OptionError, match="the model's context holds 1024"):
-        served.submit([1], SamplingParams(max_tokens=1024))
-    with pytest.raises(OptionError, match="no tokenizer"):
-        served.submit("text")
-    with pytest.raises(OptionError, match="needs the engine to have a tokenizer"):
-        served.submit([1], SamplingParams(stop=("x",)))
-    assert served.idle
-
-
-def test_bad_options_say_what_is_wrong() -> None:
-    model = small_model("llama")
-    with pytest.raises(OptionError, match="design is 'trie': expected one of radix"):
-        Engine(model, design="trie", memory=2**20)
-    with pytest.raises(OptionError, match="memory=100 holds no block: one of 16 tokens takes 16,384 bytes"):
-        Engine(model, memory=100)
-    with pytest.raises(OptionError, match="step_tokens is 0"):
-        Engine(model, memory=2**20, step_tokens=0)
-
-
-def test_the_memory_is_stated() -> None:
-    served = engine(tokens=2048)
-    assert served.statement == "KV memory: 0.00 GiB on cpu: 512 blocks of 4 tokens in float32"
-    assert "half of the free memory" in Engine(small_model("llama"), block_size=4096).statement
-
-
-def test_kv_memory_has_the_type_of_the_model() -> None:
-    model = AutoModelForCausalLM.from_config(CONFIGURATIONS["llama"](), dtype=torch.bfloat16).eval()
-    served = Engine(model, memory=2**20)
-    first = served.generate([list(range(40))], SamplingParams(max_tokens=6))[0]
-    again = served.generate([list(range(40))], SamplingParams(max_tokens=6))[0]
-    assert served.statement.endswith("in bfloat16")
-    assert again.cached_tokens == 32
-    assert len(answer(first)) == len(answer(again)) == 6
-
-
-def test_prompts_may_come_as_tensors() -> None:
-    served = engine()
-    job = served.generate([torch.arange(20)], SamplingParams(max_tokens=2))[0]
-    assert job.tokens.tolist() == list(range(20))

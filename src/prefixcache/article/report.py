@@ -92,7 +92,7 @@ def page(findings: Mapping[str, Finding]) -> str:
         lines.append(f"| [{number}](#{number.lower()}) | {text} ({CLAIMS[number].section}) | {finding.verdict} |")
     for number, finding in findings.items():
         lines += ["", *section(number, finding)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def section(number: str, finding: Finding) -> list[str]:

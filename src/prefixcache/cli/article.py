@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +13,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from prefixcache.cli.files import STANDARD_STREAM, check_writable, write
 from prefixcache.errors import OptionError
 
 if TYPE_CHECKING:
     from prefixcache.article import Finding
 
-STANDARD_OUTPUT = "-"
 NINE_STEPS = "nine-steps"
 _PIPE_WIDTH = 160
 
@@ -64,19 +63,18 @@ def article(
     No claim needs a model; for time to first token on one there is `prefixcache ttft`.
     """
     numbers, story = _read(claims or [])
-    for option, name in (("--json", json_file), ("--markdown", markdown_file)):
-        if name not in (None, STANDARD_OUTPUT) and not Path(str(name)).parent.is_dir():
-            raise OptionError(f"{option} {name}: expected a file in a folder that exists, or -")
+    check_writable("--json", json_file)
+    check_writable("--markdown", markdown_file)
     from prefixcache.article import report  # only here: the other commands need not wait for it
 
-    printed = STANDARD_OUTPUT not in (json_file, markdown_file)
+    printed = STANDARD_STREAM not in (json_file, markdown_file)
     findings = _find(numbers, printed)
     if story and printed:
         _draw()
     if json_file is not None:
-        _write("--json", json_file, json.dumps(report.document(findings), indent=2) + "\n")
+        write("--json", json_file, json.dumps(report.document(findings), indent=2))
     if markdown_file is not None:
-        _write("--markdown", markdown_file, report.page(findings))
+        write("--markdown", markdown_file, report.page(findings))
 
 
 article.__doc__ = f"{article.__doc__}\n{_EXAMPLES}"
@@ -145,13 +143,3 @@ def _draw() -> None:
     width = console.width if console.is_terminal else shutil.get_terminal_size((120, 24)).columns
     for line in told(width):
         typer.echo(line)
-
-
-def _write(option: str, name: str, text: str) -> None:
-    if name == STANDARD_OUTPUT:
-        typer.echo(text, nl=False)
-        return
-    try:
-        Path(name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"{option} {name}: cannot be written: {error.strerror or error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from prefixcache.cli.files import STANDARD_STREAM, check_writable, write
 from prefixcache.errors import OptionError
 from prefixcache.replay import setups, workloads
 from prefixcache.replay.report import as_document, as_table, sentences, title
@@ -22,7 +22,6 @@ from prefixcache.replay.simulate import compare as replay
 from prefixcache.replay.traces import Trace, read_trace
 
 DEFAULT_CAPACITY = "200k"
-STANDARD_STREAM = "-"
 _TABLE_WIDTH = 160
 
 _EXAMPLES = """
@@ -139,7 +138,7 @@ def compare(
     """Replay traffic through every design; show what each one reuses, what it loses and why."""
     room = [setups.read_capacity(text, kv_bytes_per_token) for text in capacity or [DEFAULT_CAPACITY]]
     planned = setups.plan(design or [], block_size or [], room)
-    _check_writable(json_file)
+    check_writable("--json", json_file)
     if traces:
         _refuse({"--traffic": traffic, "--requests": requests, "--seed": seed}, "shape built-in traffic, not a trace")
         replayed = _read(traces, trace_block_size, skip_bad)
@@ -157,7 +156,7 @@ def compare(
         if json_file != STANDARD_STREAM:
             _show(compared[-1], first=len(compared) == 1)
     if json_file is not None:
-        _write(json_file, compared)
+        write("--json", json_file, json.dumps(as_document(compared), indent=2))
 
 
 compare.__doc__ = f"{compare.__doc__}\n{_EXAMPLES}"
@@ -210,27 +209,3 @@ def _show(comparison: Comparison, *, first: bool) -> None:
         console.print(sentence, markup=False)
     if comparison.trace.path is None:
         console.print("Next: prefixcache compare YOUR_TRACE.jsonl", markup=False)
-
-
-def _check_writable(json_file: str | None) -> None:
-    """A long replay should not end in a file name that cannot be written."""
-    if json_file in (None, STANDARD_STREAM):
-        return
-    file = Path(str(json_file))
-    if not file.parent.is_dir():
-        raise OptionError(f"--json {json_file}: expected a file in a folder that exists, or -")
-    if file.is_dir():
-        raise OptionError(f"--json {json_file}: cannot be written: Is a directory")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise OptionError(f"--json {json_file}: cannot be written: Permission denied")
-
-
-def _write(json_file: str, compared: list[Comparison]) -> None:
-    text = json.dumps(as_document(compared), indent=2)
-    if json_file == STANDARD_STREAM:
-        typer.echo(text)
-        return
-    try:
-        Path(json_file).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"--json {json_file}: cannot be written: {error.strerror or error}") from None

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from prefixcache.errors import OptionError
+from prefixcache.cli.files import STANDARD_STREAM, check_writable, write
 from prefixcache.replay import setups
 
 if TYPE_CHECKING:
     from prefixcache.engine.ttft import Measurement
 
-STANDARD_OUTPUT = "-"
 _PIPE_WIDTH = 160
 
 
@@ -73,8 +71,7 @@ def ttft(
     The floor is transformers alone on a KV cache that holds the prefix already. Needs `prefixcache[engine]`.
     """
     pairs = _setups(design or [], block_size)
-    if json_file not in (None, STANDARD_OUTPUT) and not Path(str(json_file)).parent.is_dir():
-        raise OptionError(f"--json {json_file}: expected a file in a folder that exists, or -")
+    check_writable("--json", json_file)
     from prefixcache import engine  # only here: the rest of the command works without torch
     from prefixcache.engine import ttft as bench
 
@@ -89,15 +86,10 @@ def ttft(
         if sys.stderr.isatty():
             typer.echo(f"{measurement.case.name}: {measurement.design} measured", err=True)
     document = {"model": name, "runs": runs, "threads": threads, "seed": seed, "rows": [_row(m) for m in measured]}
-    if json_file == STANDARD_OUTPUT:
-        typer.echo(json.dumps(document, indent=2))
-        return
-    _show(name, measured)
+    if json_file != STANDARD_STREAM:
+        _show(name, measured)
     if json_file is not None:
-        try:
-            Path(json_file).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise OptionError(f"--json {json_file}: cannot be written: {error.strerror or error}") from None
+        write("--json", json_file, json.dumps(document, indent=2))
 
 
 def _setups(designs: list[str], block_size: int | None) -> list[tuple[str, int]]:

@@ -103,6 +103,7 @@ def test_a_cache_is_made_of_a_design_and_named_options() -> None:
         ({"eviction": ""}, "eviction"),
         ({"eviction": ["lru"]}, "eviction"),
         ({"hash": ["sha256"]}, "hash"),
+        ({"design": "hash_chain", "hash": ["sha256"]}, "sha256_cbor"),
         ({"child_hash": 7}, "child_hash"),
         ({"backoff": None}, "backoff"),
         ({"event_buffer": "many"}, "event_buffer"),

@@ -14,8 +14,8 @@ LAYOUTS: dict[str, Callable[[int, int], ChainHash]] = {"sha256_cbor": CborChain,
 
 def make_chain(hash: str | Callable[[bytes], bytes | int], block_size: int, lookahead: int = 0) -> ChainHash:
     """The chain of this name, or of a function of bytes. Raises `OptionError` for an unknown name."""
-    if callable(hash) or hash in HASHES:
+    if callable(hash) or (isinstance(hash, str) and hash in HASHES):
         return ChainHash(hash, block_size, lookahead)
-    if hash not in LAYOUTS:
+    if not isinstance(hash, str) or hash not in LAYOUTS:
         raise OptionError(f"hash is {hash!r}: expected one of {', '.join([*HASHES, *LAYOUTS])} or a function of bytes")
     return LAYOUTS[hash](block_size, lookahead)

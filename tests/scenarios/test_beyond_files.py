@@ -56,7 +56,8 @@ def test_nothing_stays_of_a_name_space_whose_blocks_are_gone(design: str) -> Non
             _run(cache, [1, 2, 3, 4, 5], Scope(salt=f"{warm_up}-{number}"))
         cache.evict(1000)
         cache.take_events()
-        gc.collect()
+        for _ in range(3):  # one pass may stop tracking only the inner tuple of a pair, the next one the outer
+            gc.collect()
         count = len(gc.get_objects())
         if not warm_up:
             before = count

@@ -16,7 +16,8 @@ coincide: no token list can imitate a scope or a picture.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from struct import iter_unpack
 from typing import TypeAlias
 
 import xxhash
@@ -111,20 +112,18 @@ class ChainHash:
                 keys.append(parent)
             return keys
         self.hashed += end - start
-        step, width = size * TOKEN_BYTES, covered * TOKEN_BYTES
-        keys = []
-        append = keys.append
+        step = size * TOKEN_BYTES
+        if covered > size:  # what two blocks cover overlaps
+            width = covered * TOKEN_BYTES
+            begins = range(start * step, end * step, step)
+            texts: Iterable[tuple[bytes, ...]] = ((bytes(tokens[at : at + width]),) for at in begins)
+        else:
+            texts = iter_unpack(f"{step}s", memoryview(tokens)[start * step : end * step])
         if self._digest is _sha256:  # the loop that every long prompt runs through: no call but the hash itself
             sha256 = hashlib.sha256
-            for at in range(start * step, end * step, step):
-                parent = sha256(parent + tokens[at : at + width]).digest()
-                append(parent)
-            return keys
+            return [parent := sha256(parent + text).digest() for (text,) in texts]
         digest = self._digest
-        for at in range(start * step, end * step, step):
-            parent = digest(parent + tokens[at : at + width])
-            append(parent)
-        return keys
+        return [parent := digest(parent + text) for (text,) in texts]
 
 
 def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:

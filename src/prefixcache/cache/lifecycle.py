@@ -100,7 +100,8 @@ class Lifecycle:
     # -- growing ------------------------------------------------------------------------------------
 
     def append(self, request: Request, tokens: int | TokenLike, extra_ids: int | Sequence[int] | None) -> None:
-        new = as_tokens((tokens,) if isinstance(tokens, int) else tokens)
+        single = hasattr(tokens, "__index__") and not hasattr(tokens, "__len__")  # numpy's integers too
+        new = as_tokens((tokens,) if single else tokens)  # type: ignore[arg-type]
         with self.core.lock:
             self._require_open(request, "append")
             count = len(new) // TOKEN_BYTES

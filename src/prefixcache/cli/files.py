@@ -26,11 +26,20 @@ def check_writable(option: str, name: str | None) -> None:
 
 
 def write(option: str, name: str, text: str) -> None:
-    """Write the text and a line end to the file, or to standard output. Raises `OptionError`."""
+    """Write the text and a line end to the file, or to standard output. Raises `OptionError`.
+
+    A regular file appears whole or not at all, whatever ends this process.
+    """
     if name == STANDARD_STREAM:
         typer.echo(text)
         return
+    file = Path(name)
+    whole = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        Path(name).write_text(text + "\n", encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe or a device
+            file.write_text(text + "\n", encoding="utf-8")
+            return
+        whole.write_text(text + "\n", encoding="utf-8")
+        whole.replace(file)
     except OSError as error:
         raise OptionError(f"{option} {name}: cannot be written: {error.strerror or error}") from None

@@ -8,9 +8,11 @@ from prefixcache.cache import (
     Explanation,
     Hit,
     Pin,
+    Planned,
     PrefixCache,
     Preset,
     Request,
+    RequestStats,
     Stats,
 )
 from prefixcache.cache.scheduling import Waiting, defer_shared, depth_first_weight, longest_prefix_first
@@ -47,6 +49,7 @@ __all__ = [
     "Options",
     "OutlineNode",
     "Pin",
+    "Planned",
     "Policy",
     "PrefixCache",
     "PrefixCacheError",
@@ -54,6 +57,7 @@ __all__ = [
     "Removed",
     "Request",
     "RequestError",
+    "RequestStats",
     "Scope",
     "ScopeError",
     "Stats",

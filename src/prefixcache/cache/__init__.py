@@ -1,9 +1,22 @@
 """The one door to a cache: `PrefixCache` and the `Request` it hands out."""
 
-from prefixcache.cache.books import Books, Copy, Hit, Stats
+from prefixcache.cache.books import Books, Copy, Hit, Planned, RequestStats, Stats
 from prefixcache.cache.explain import Explanation
 from prefixcache.cache.prefix_cache import PrefixCache
 from prefixcache.cache.presets import PRESETS, Preset
 from prefixcache.cache.request import Pin, Request
 
-__all__ = ["PRESETS", "Books", "Copy", "Explanation", "Hit", "Pin", "PrefixCache", "Preset", "Request", "Stats"]
+__all__ = [
+    "PRESETS",
+    "Books",
+    "Copy",
+    "Explanation",
+    "Hit",
+    "Pin",
+    "Planned",
+    "PrefixCache",
+    "Preset",
+    "Request",
+    "RequestStats",
+    "Stats",
+]

@@ -6,7 +6,7 @@ ends, the child that shares the longest beginning is reusable in part: its token
 leaf is taken over and extended in place. The last, partial block of a request is stored when it closes.
 
     scope ──▶ [1 2 3 4] ─┬─▶ [5 6 7 8]
-                         └─▶ [5 6]              1 2 3 4 5 6 9:  two whole tokens less than [5 6] and 9
+                         └─▶ [5 9]              1 2 3 4 5 6 0: a whole block, then two tokens of [5 6 7 8]
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ class BlockPool:
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0
         self._written = bytearray()  # by id: whether it ever held tokens
+        self._blank = 0  # ids in there that did not
         self._claims: dict[int, int] = {}  # private blocks with more than one claim
 
     @property
@@ -121,16 +122,24 @@ class BlockPool:
         """These blocks hold, or are going to hold, the KV of tokens."""
         written = self._written
         if len(written) < self._fresh:
+            self._blank += self._fresh - len(written)
             written.extend(bytes(self._fresh - len(written)))
+        if not self._blank:
+            return
         if len(blocks) <= _FEW:
             for block in blocks:
+                self._blank -= not written[block]
                 written[block] = 1
-        elif blocks:
-            np.frombuffer(written, np.uint8)[np.asarray(blocks)] = 1
+        else:
+            flags, ids = np.frombuffer(written, np.uint8), np.asarray(blocks)
+            self._blank -= len(ids) - int(np.count_nonzero(flags[ids]))
+            flags[ids] = 1
 
     def never_written(self, blocks: Sequence[int]) -> int:
         """How many of these blocks never held tokens."""
         written, known = self._written, len(self._written)
+        if not self._blank and known == self._fresh:
+            return 0
         if len(blocks) <= _FEW or not known:
             return sum(block >= known or not written[block] for block in blocks)
         ids = np.asarray(blocks)
@@ -192,5 +201,7 @@ class BlockPool:
         if len(seen) + len(freed) != self._fresh:
             lost = set(range(self._fresh)) - seen - set(freed)
             raise InvariantError(f"blocks lost (neither free nor owned): {sorted(lost)[:10]}")
+        if self._blank != self._written.count(0):
+            raise InvariantError(f"{self._written.count(0)} blocks were never written, the count says {self._blank}")
         if self._quarantined < 0 or any(count < 2 for count in self._claims.values()):
             raise InvariantError("a counter of the pool is below its least value")

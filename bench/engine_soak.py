@@ -20,8 +20,11 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 from tests.engine.small import VOCABULARY, engine
 from tests.engine.traffic import Traffic
+
+from ttft import machine
 
 SAMPLES = 60
 MOST_GROWTH = 0.02  # of the resident memory, from the middle of the run to its end
@@ -64,8 +67,12 @@ def main() -> None:
     print(f"memory {memory[len(memory) // 2] / 2**20:.0f} MiB half way, {memory[-1] / 2**20:.0f} at the end,", end=" ")
     print(f"growth {growth:+.2%}: {'flat' if growth <= MOST_GROWTH else 'NOT FLAT'}")
     if given.write:
-        document = vars(given) | {
-            "write": None,
+        document = {
+            "machine": machine(),
+            "minutes": given.minutes,
+            "seed": given.seed,
+            "design": given.design,
+            "family": given.family,
             "steps": steps,
             "finished": traffic.finished,
             "cancelled": traffic.cancelled,

@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +27,9 @@ import torch
 from transformers import DynamicCache
 
 from prefixcache.engine import Engine, SamplingParams, load
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ttft import machine
 
 PROMPT, ANSWER = 256, 8
 PROMPTS_PER_RUN = 5
@@ -116,7 +119,7 @@ def main() -> None:
             "model": given.model,
             "prompt": PROMPT,
             "answer": ANSWER,
-            "load": os.getloadavg(),
+            "machine": machine(),
             "rows": rows,
             "cpu_seconds": seconds,
         }

@@ -16,8 +16,10 @@ import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 
 from prefixcache.engine import load
 from prefixcache.engine.ttft import CASES, measure
@@ -25,6 +27,17 @@ from prefixcache.engine.ttft import CASES, measure
 SETUPS = [("radix", 1), ("hash_chain", 16), ("block_trie", 32), ("digest_chain", 32)]
 MOST_OVER_FLOOR = 1.15
 LEAST_GAIN = {"system prompt": 4.7, "RAG": 8.9}
+
+
+def machine() -> dict[str, Any]:
+    """What ran this, and how busy it was."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.split(": ")[1] for line in lines if line.startswith("model name")]
+    cpu = models[0] if models else platform.processor()
+    return {"cpu": cpu, "cores": os.cpu_count(), "load": os.getloadavg()}
 
 
 def main() -> None:
@@ -39,22 +52,24 @@ def main() -> None:
     model, _ = load(given.model)
     setups = [setup for setup in SETUPS if not given.design or setup[0] in given.design]
     rows = []
-    print(f"{'case':15}{'design':14}{'block':>6}{'computed':>10}{'cold ms':>9}{'warm ms':>9}{'floor ms':>10}", end="")
-    print(f"{'cold/warm':>11}{'warm/floor':>12}  same tokens")
+    print(
+        "case           design        block  computed   cold ms   warm ms  floor ms  cold/warm  warm/floor  same tokens"
+    )
     for row in measure(model, setups, CASES, runs=given.runs):
-        print(f"{row.case.name:15}{row.design:14}{row.block_size:6}{row.warm_tokens:10}", end="")
-        print(
-            "".join(
-                f"{1000 * seconds:{width}.0f}" for seconds, width in ((row.cold, 9), (row.warm, 9), (row.floor, 10))
-            ),
-            end="",
-        )
-        print(f"{row.cold / row.warm:11.1f}{row.over_floor:12.3f}  {'yes' if row.identical else 'NO'}", flush=True)
+        cold, warm, floor = (1000 * seconds for seconds in (row.cold, row.warm, row.floor))
+        counted = f"{row.case.name:15}{row.design:14}{row.block_size:5}{row.warm_tokens:10}"
+        timed = f"{cold:10.0f}{warm:10.0f}{floor:10.0f}{cold / warm:11.1f}{row.over_floor:12.3f}"
+        print(f"{counted}{timed}  {'yes' if row.identical else 'NO'}", flush=True)
         kept = row.over_floor <= MOST_OVER_FLOOR and row.cold / row.warm >= LEAST_GAIN.get(row.case.name, 0.0)
         rows.append(asdict(row) | {"over_floor": row.over_floor, "gain": row.cold / row.warm, "kept": kept})
     if given.write:
-        machine = {"cpu": platform.processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
-        document = {"model": given.model, "threads": given.threads, "torch": torch.__version__, **machine, "rows": rows}
+        setup = {
+            "command": "python bench/ttft.py",
+            "machine": machine(),
+            "model": given.model,
+            "threads": given.threads,
+        }
+        document = setup | {"torch": torch.__version__, "transformers": transformers.__version__, "rows": rows}
         given.write.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

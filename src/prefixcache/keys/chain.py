@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import xxhash
 
-from prefixcache.errors import OptionError
+from prefixcache.errors import InvariantError, OptionError
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, Buffer
@@ -113,6 +113,8 @@ class ChainHash:
             return keys
         self.hashed += end - start
         step = size * TOKEN_BYTES
+        if len(tokens) < end * step:
+            raise InvariantError(f"{end} keys asked for of {len(tokens) // TOKEN_BYTES} tokens in blocks of {size}")
         if covered > size:  # what two blocks cover overlaps
             width = covered * TOKEN_BYTES
             begins = range(start * step, end * step, step)

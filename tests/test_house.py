@@ -110,6 +110,7 @@ PUBLIC_NAMES = {
     "Explanation",
     "Hit",
     "InvariantError",
+    "LockHolds",
     "Media",
     "Moved",
     "NoSpace",

@@ -2,6 +2,7 @@
 
 from prefixcache.cache.books import Books, Copy, Hit, Planned, RequestStats, Stats
 from prefixcache.cache.explain import Explanation
+from prefixcache.cache.lock import LockHolds
 from prefixcache.cache.prefix_cache import PrefixCache
 from prefixcache.cache.presets import PRESETS, Preset
 from prefixcache.cache.request import Pin, Request
@@ -12,6 +13,7 @@ __all__ = [
     "Copy",
     "Explanation",
     "Hit",
+    "LockHolds",
     "Pin",
     "Planned",
     "PrefixCache",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from prefixcache.cache.lock import LockHolds
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Stats:
         duplicate_blocks: blocks given back because another request had computed the same.
         lookahead_tokens: tokens not reused because a draft model looks one token ahead.
         allocated_blocks, new_blocks, generated_blocks, reused_blocks, missed_blocks: sums of `RequestStats`.
+        lock_holds: how long calls held the cache's lock, by kind ("open", "computed", "release", ...) and "all"; empty
+            without the option `lock_times`. No counter of what was done: two `Stats` that differ in it are equal.
     """
 
     requests: int = 0
@@ -113,6 +117,7 @@ class Stats:
     generated_blocks: int = 0
     reused_blocks: int = 0
     missed_blocks: int = 0
+    lock_holds: Mapping[str, LockHolds] = field(default_factory=dict, compare=False)
 
     @property
     def hit_rate(self) -> float:

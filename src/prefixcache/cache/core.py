@@ -11,6 +11,7 @@ from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.cache.books import BlockCounters, Books, Counters, Stats
 from prefixcache.cache.journal import Journal
+from prefixcache.cache.lock import CacheLock, MeasuredLock
 from prefixcache.cache.removals import Removals
 from prefixcache.designs import BASELINES, DESIGNS, Design, Options, read_options
 from prefixcache.errors import InvariantError, OptionError, whole_number
@@ -28,7 +29,7 @@ class Core:
     options: Options
     journal: Journal | None
     clock: Callable[[], float]
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: CacheLock = field(default_factory=threading.RLock)
     generation: int = 0
     live: set[Request] = field(default_factory=set)
     pins: set[Pin] = field(default_factory=set)
@@ -52,7 +53,8 @@ class Core:
         """The counters now."""
         counts = {item.name: getattr(self.counters, item.name) for item in fields(Counters)}
         counts |= {f"{item.name}_blocks": getattr(self.block_counters, item.name) for item in fields(BlockCounters)}
-        return Stats(**counts, evicted_blocks=self.design.evicted)
+        holds = self.lock.read() if isinstance(self.lock, MeasuredLock) else {}
+        return Stats(**counts, evicted_blocks=self.design.evicted, lock_holds=holds)
 
     def note_copies(self, request: Request) -> None:
         """The unfinished copies of a request have changed."""
@@ -111,4 +113,5 @@ def make_core(
     pool = BlockPool(capacity)
     journal = Journal(read.event_buffer, Removals(read.removals, clock)) if read.events else None
     built = kind(block_size, pool, read, kind.default_eviction if eviction is None else eviction, journal, clock)
-    return Core(built, pool, read, journal, clock)
+    lock: CacheLock = MeasuredLock() if read.lock_times else threading.RLock()
+    return Core(built, pool, read, journal, clock, lock)

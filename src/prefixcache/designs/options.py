@@ -46,6 +46,7 @@ class Options:
         events: whether events are recorded for `take_events`.
         removals: keys of removed blocks that `explain` remembers, where events are recorded.
         event_buffer: events kept for a consumer that does not come; beyond it the oldest are dropped.
+        lock_times: whether `stats().lock_holds` says how long calls held the cache's lock.
     """
 
     partial: str = "off"
@@ -72,6 +73,7 @@ class Options:
     events: bool = True
     event_buffer: int = 100_000
     removals: int = 16_384
+    lock_times: bool = False
 
 
 _VALUES: dict[str, tuple[Any, ...]] = {
@@ -93,6 +95,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "media": ("token",),
     "tails": ("longest",),
     "events": (True, False),
+    "lock_times": (True, False),
 }
 # Options that count something, with the least that makes sense.
 _WHOLE_NUMBERS = {"child_limit": 1, "backoff": 0, "event_buffer": 1, "removals": 0}

@@ -29,7 +29,7 @@ _HIDES_NOTHING = frozenset(
     [
         *("partial", "duplicates", "hash", "visibility", "search", "must_fit", "media", "tails", "lookahead_by"),
         *("evict_unit", "evict_from", "recency", "refresh_on_split", "count_hits", "cut_at_prompt", "priorities"),
-        *("events", "event_buffer", "removals"),
+        *("events", "event_buffer", "removals", "lock_times"),
     ]
 )
 

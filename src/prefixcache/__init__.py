@@ -1,5 +1,6 @@
 """Prefix caching for LLM inference: four matching designs behind one contract."""
 
+from prefixcache.blocks import CopyWorkers, KVStore, Transfer
 from prefixcache.blocks.eviction import POLICIES, Policy, slru, tlru
 from prefixcache.cache import (
     PRESETS,
@@ -39,10 +40,12 @@ __all__ = [
     "Books",
     "Cleared",
     "Copy",
+    "CopyWorkers",
     "Event",
     "Explanation",
     "Hit",
     "InvariantError",
+    "KVStore",
     "LockHolds",
     "Media",
     "Moved",
@@ -65,6 +68,7 @@ __all__ = [
     "Stats",
     "Stored",
     "TokenError",
+    "Transfer",
     "Waiting",
     "__version__",
     "defer_shared",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from prefixcache.cache import Copy
+from prefixcache.blocks.kv_store import BlockCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class KVPool:
         """Bytes of KV memory in all."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values) if tensor is not None)
 
-    def copy(self, copies: Iterable[Copy]) -> None:
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
         """Do what a request asks for in `copies`: the first tokens of one block into another, in every layer."""
         size = self.block_size
         for copy in copies:

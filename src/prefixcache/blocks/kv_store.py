@@ -1,0 +1,105 @@
+"""KV memory in host memory, for block ids from a cache: what `Request.copies` is carried out on.
+
+A cache owns ids and never touches memory. Engines have memory of their own (`engine/kv_pool.py` is that of torch);
+this one serves those that keep KV in numpy, and the tests and benchmarks in which KV is really copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from prefixcache.errors import OptionError, whole_number
+
+
+class BlockCopy(Protocol):
+    """A copy that a request asks for: the first `tokens` slots of block `source` go to block `target`."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+class BlockMemory(Protocol):
+    """Whatever holds KV by block id and can copy inside itself, from any thread."""
+
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
+        """Do the copies, in order."""
+        ...
+
+
+class KVStore:
+    """Keys and values of every block of every layer, in one numpy array that is made once.
+
+    Args:
+        layers: layers with attention.
+        blocks: the `capacity` of the cache whose ids these are.
+        block_size: tokens per block.
+        width: numbers per token in each of keys and values: heads x dim.
+        dtype: of the numbers.
+
+    Attributes:
+        memory: the array, of shape (layers, 2, blocks, block_size, width), keys before values. It starts as zeros,
+            which cost no memory until they are written.
+
+    Raises `OptionError` for sizes below 1.
+    """
+
+    def __init__(
+        self, *, layers: int, blocks: int, block_size: int, width: int, dtype: npt.DTypeLike = np.float32
+    ) -> None:
+        sizes = {"layers": layers, "blocks": blocks, "block_size": block_size, "width": width}
+        layers, blocks, block_size, width = (whole_number(size, name, least=1) for name, size in sizes.items())
+        self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), dtype)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, all layers together."""
+        return int(self.memory.nbytes) // int(self.memory.shape[2])
+
+    def copy(self, copies: Iterable[BlockCopy]) -> None:
+        """Copy blocks inside the store, in order. O(bytes copied), from any thread.
+
+        One call of numpy per block, all layers in it: numpy lets go of the interpreter's lock while it runs. A call per
+        layer was a quarter faster alone, and two threads then took turns instead of working side by side.
+
+        Raises `OptionError` for a block or a number of tokens that the store does not have; that copy is not begun.
+        """
+        memory = self.memory
+        for copy in copies:
+            self._require(copy)
+            source, target = memory[:, :, copy.source, : copy.tokens], memory[:, :, copy.target, : copy.tokens]
+            np.copyto(target, source)
+
+    def _require(self, copy: BlockCopy) -> None:
+        _, _, blocks, block_size, _ = self.memory.shape
+        if not (0 <= copy.source < blocks and 0 <= copy.target < blocks and 0 <= copy.tokens <= block_size):
+            raise OptionError(
+                f"copy of {copy.tokens} tokens from block {copy.source} to {copy.target}: "
+                f"expected blocks below {blocks} and at most {block_size} tokens"
+            )
+
+    def write(self, block_table: npt.ArrayLike, start: int, states: npt.ArrayLike) -> None:
+        """Write the KV of positions from `start` on, shape (layers, 2, positions, width), where the table says.
+
+        O(numbers written). Raises `IndexError` for positions outside of the table.
+        """
+        states = np.asarray(states)
+        blocks, offsets = self._places(block_table, start, start + states.shape[2])
+        self.memory[:, :, blocks, offsets] = states
+
+    def read(self, block_table: npt.ArrayLike, start: int, stop: int) -> npt.NDArray[Any]:
+        """The KV of positions start..stop of a table, a copy of shape (layers, 2, stop - start, width)."""
+        blocks, offsets = self._places(block_table, start, stop)
+        return np.asarray(self.memory[:, :, blocks, offsets])
+
+    def _places(self, block_table: npt.ArrayLike, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        positions = np.arange(start, stop)
+        block_size = self.memory.shape[3]
+        return np.asarray(block_table, dtype=np.int64)[positions // block_size], positions % block_size

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TypeAlias
 
-from prefixcache.errors import OptionError
+from prefixcache.errors import OptionError, whole_number
 
 DEFAULT_PRIORITY = 35
 
@@ -69,48 +70,49 @@ def read_retention(
     any_priority: bool = False,
 ) -> Retention:
     """Check and normalise the retention arguments of `open`; raises `OptionError` naming the bad one."""
-
     least, most = (-(2**62), 2**62) if any_priority else (0, 100)
-
-    def check_priority(value: object, what: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise OptionError(f"{what} is {value!r}: expected an integer from {least} to {most}")
-
-    def check_ttl(value: object, what: str) -> None:
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf")
-        ):
-            raise OptionError(f"{what} is {value!r}: expected seconds from 0 on, or None")
-
-    check_ttl(ttl, "ttl")
-    check_ttl(decode_ttl, "decode_ttl")
+    given: object = priority
+    ttl = _seconds(ttl, "ttl")
+    decode_ttl = _seconds(decode_ttl, "decode_ttl")
     if decode_priority is not None:
-        check_priority(decode_priority, "decode_priority")
-    if priority is None or isinstance(priority, int):
-        if priority is not None:
-            check_priority(priority, "priority")
-        elif ttl is None:
-            plain = decode_priority is None and decode_ttl is None
-            return NO_WISHES if plain else Retention((), decode_priority, decode_ttl)
-        level = DEFAULT_PRIORITY if priority is None else priority
+        decode_priority = whole_number(decode_priority, "decode_priority", least, most)
+    if given is None and ttl is None:
+        plain = decode_priority is None and decode_ttl is None
+        return NO_WISHES if plain else Retention((), decode_priority, decode_ttl)
+    if given is None or hasattr(given, "__index__"):
+        level = DEFAULT_PRIORITY if given is None else whole_number(given, "priority", least, most)
         return Retention(
             ((0, None, level, ttl),),
             level if decode_priority is None else decode_priority,
             ttl if decode_ttl is None else decode_ttl,
         )
-    if not isinstance(priority, Sequence):
-        raise OptionError(f"priority is {priority!r}: expected an integer or a list of (start, end, priority, ttl)")
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise OptionError(f"priority is {given!r}: expected an integer or a list of (start, end, priority, ttl)")
     ranges: list[PriorityRange] = []
-    for i, item in enumerate(priority):
-        if not isinstance(item, Sequence) or len(item) not in (3, 4):
+    for i, item in enumerate(given):
+        if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) not in (3, 4):
             raise OptionError(f"priority[{i}] is {item!r}: expected (start, end, priority, ttl)")
         start, end, level, seconds = (*item, None)[:4]
-        check_priority(level, f"priority[{i}][2]")
-        check_ttl(seconds, f"priority[{i}][3]")
+        start = whole_number(start, f"the beginning of priority[{i}]")
+        level = whole_number(level, f"priority[{i}][2]", least, most)
+        seconds = _seconds(seconds, f"priority[{i}][3]")
         previous_end = ranges[-1][1] if ranges else 0
-        if previous_end is None or not isinstance(start, int) or start < previous_end:
-            raise OptionError(f"priority[{i}] begins at {start!r}: ranges must be sorted and must not overlap")
-        if end is not None and (not isinstance(end, int) or end <= start):
-            raise OptionError(f"priority[{i}] ends at {end!r}: expected a token position behind {start}, or None")
+        if previous_end is None or start < previous_end:
+            raise OptionError(f"priority[{i}] begins at {start}: ranges must be sorted and must not overlap")
+        if end is not None:
+            end = whole_number(end, f"the end of priority[{i}]", start + 1)
         ranges.append((start, end, level, seconds if seconds is not None else ttl))
     return Retention(tuple(ranges), decode_priority, decode_ttl)
+
+
+def _seconds(value: object, what: str) -> float | None:
+    """A time to live as a float, numpy numbers included; raises `OptionError` for what no clock can be added to."""
+    if value is None:
+        return None
+    try:
+        seconds = -1.0 if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an int beyond all floats
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise OptionError(f"{what} is {value!r}: expected seconds from 0 on, or None")
+    return seconds

@@ -68,6 +68,26 @@ def test_what_was_evicted_was_evicted_then(bench: Bench) -> None:
     assert bench.cache.explain([*TOKENS, FRESH]).evicted_at == bench.clock.now
 
 
+def test_a_tail_that_gave_way_to_a_longer_one_was_no_eviction_of_what_lies_behind(make) -> None:
+    bench = make()
+    bench.run(TOKENS[:2])
+    bench.run(TOKENS[:3])  # where tails are kept, it goes beyond the first
+    explained = bench.cache.explain([*TOKENS[:3], FRESH, FRESH])
+    assert explained.reason == "never seen"
+    bench.drain()
+    assert bench.cache.explain([*TOKENS[:3], FRESH, FRESH]).reason == ("evicted" if explained.cached else "never seen")
+
+
+def test_a_removed_block_that_agrees_in_part_is_not_remembered(make) -> None:
+    """Its key says nothing about its beginning; the sentence claims no more than that."""
+    bench = make()
+    bench.run(TOKENS)
+    bench.drain()
+    explained = bench.cache.explain([1, 2, FRESH, FRESH, FRESH])
+    assert explained.reason == "never seen"
+    assert "a block of just these tokens around token 0 was never cached" in explained.detail
+
+
 def test_what_it_remembers_of_evictions_is_bounded(make) -> None:
     bench = make(removals=2)
     for first in range(10, 60, 10):

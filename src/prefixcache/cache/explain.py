@@ -124,7 +124,9 @@ class Explainer:
         journal, size = self._core.journal, self._core.design.block_size
         if journal is None:
             return None
-        keys = self._core.design.keys_at(prompt, at - at % size)
+        start = at - at % size
+        # Longest first: what ends before the token, a tail that gave way to a longer one, held other tokens.
+        keys = self._core.design.keys_at(prompt, start)[: min(len(prompt.tokens) // TOKEN_BYTES, start + size) - at]
         return next((when for key in keys if (when := journal.removals.when(key)) is not None), None)
 
     def _shared_with(self, request: Request, prompt: Prompt) -> int:
@@ -164,10 +166,11 @@ class Explainer:
         at, journal = plan.cached, self._core.journal
         if tenant:
             return Explanation(at, "not found", f"nothing is cached from token {at} on", at)
+        block = f"a block of just these tokens around token {at}"
         if journal is not None and journal.removals.complete:
-            return Explanation(at, "never seen", f"the block of token {at} was never cached behind this beginning", at)
+            return Explanation(at, "never seen", f"{block} was never cached behind this beginning", at)
         why = "or its removal is unknown: events are off" if journal is None else "or removed too long ago to know"
-        return Explanation(at, "not found", f"the block of token {at} was never cached, {why}", at)
+        return Explanation(at, "not found", f"{block} was never cached behind this beginning, {why}", at)
 
 
 def _uses_ids(extras: Extras | None) -> bool:

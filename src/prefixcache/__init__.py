@@ -19,6 +19,7 @@ from prefixcache.cache import (
 )
 from prefixcache.cache.scheduling import Waiting, defer_shared, depth_first_weight, longest_prefix_first
 from prefixcache.designs import DESIGNS, Options, OutlineNode
+from prefixcache.designs.groups import Full, Recurrent, Window
 from prefixcache.errors import (
     InvariantError,
     NoSpace,
@@ -43,6 +44,7 @@ __all__ = [
     "CopyWorkers",
     "Event",
     "Explanation",
+    "Full",
     "Hit",
     "InvariantError",
     "KVStore",
@@ -59,6 +61,7 @@ __all__ = [
     "PrefixCache",
     "PrefixCacheError",
     "Preset",
+    "Recurrent",
     "Removed",
     "Request",
     "RequestError",
@@ -70,6 +73,7 @@ __all__ = [
     "TokenError",
     "Transfer",
     "Waiting",
+    "Window",
     "__version__",
     "defer_shared",
     "depth_first_weight",

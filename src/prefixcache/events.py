@@ -22,12 +22,14 @@ class Stored:
         tokens: the tokens of these blocks, joined; only the last block of a design with partial
             tails may hold fewer than `block_size`.
         scope: what the KV depends on besides the tokens.
+        group: attention group whose blocks they are.
     """
 
     keys: tuple[bytes, ...]
     parent: bytes | None
     tokens: tuple[int, ...]
     scope: Scope
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Removed:
     """The keys are no longer findable: evicted, replaced, or cut off from the beginning of their prompt."""
 
     keys: tuple[bytes, ...]
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ with the last one.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,11 +70,13 @@ class BlockPool:
 
     Attributes:
         free_list: where empty blocks wait; a design with an order of its own puts it here before it lends any.
+        freed: told of blocks that are nobody's any more; None when nobody listens.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = whole_number(capacity, "capacity", least=1, most=MAX_BLOCKS)
         self.free_list: FreeList = FreeStack()
+        self.freed: Callable[[Sequence[int]], None] | None = None
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0
         self._written = bytearray()  # by id: whether it ever held tokens
@@ -148,7 +150,10 @@ class BlockPool:
 
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""
-        self.free_list.add(self.unclaim(blocks))
+        empty = self.unclaim(blocks)
+        if self.freed is not None:
+            self.freed(empty)
+        self.free_list.add(empty)
 
     def unclaim(self, blocks: Sequence[int]) -> Sequence[int]:
         """One claim less on each; those that nobody has any more, to be put into the free list."""

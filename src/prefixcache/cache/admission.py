@@ -15,6 +15,7 @@ from prefixcache.cache.books import BlockCounters, Copy, Hit, Planned
 from prefixcache.cache.core import Core
 from prefixcache.cache.prompts import Asked
 from prefixcache.designs import Match, Partial, Prompt
+from prefixcache.designs.groups import Groups, SideNeed, SideRoom
 from prefixcache.errors import NoSpace
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.tokens import TOKEN_BYTES
@@ -54,6 +55,7 @@ class Plan:
         overruled: these earlier requests.
         dropped: matched tokens not used because a draft model looks one token ahead.
         reason: why not more.
+        sides: what the attention groups beside the tree have to give.
     """
 
     match: Match
@@ -64,6 +66,7 @@ class Plan:
     overruled: Sequence[Plan] = ()
     dropped: int = 0
     reason: str = ""
+    sides: Sequence[SideNeed] = ()
 
     @property
     def cached(self) -> int:
@@ -80,12 +83,14 @@ class Room:
         drawn: of these, what the admitted requests need.
         claimed: idle blocks among them: matched whole, or sources of hits inside a block.
         takers: who is going to take over a source in place, by source; None when nobody may any more.
+        sides: the same for the attention groups beside the tree.
     """
 
     available: int
     drawn: int = 0
     claimed: set[int] = field(default_factory=set)
     takers: dict[int, Plan | None] = field(default_factory=dict)
+    sides: Sequence[SideRoom] = ()
 
     @property
     def left(self) -> int:
@@ -100,6 +105,9 @@ class Room:
         """
         self.drawn += plan.need
         self.claimed.update(idle_blocks)
+        for side, need in zip(self.sides, plan.sides, strict=True):
+            side.drawn += need.need
+            side.claimed.update(need.idle)
         for earlier in plan.overruled:
             assert earlier.partial is not None
             earlier.take = False
@@ -120,7 +128,8 @@ class Admission:
 
     def room(self) -> Room:
         """The room for a batch that begins now."""
-        return Room(self.core.design.available)
+        groups = self.core.groups
+        return Room(self.core.design.available, sides=groups.room() if groups is not None else ())
 
     # -- planning: changes nothing ------------------------------------------------------------------
 
@@ -129,7 +138,8 @@ class Admission:
         if not ask.asked.length:
             return Hit(0, 0, {"device": 0}, "empty")
         plan = self.plan(ask, self.room())
-        return Hit(plan.cached, plan.need, {"device": plan.cached}, plan.reason)
+        need = plan.need if self.core.tree_group >= 0 else plan.sides[0].need
+        return Hit(plan.cached, need, {"device": plan.cached}, plan.reason)
 
     def plan_batch(self, asks: list[Ask]) -> list[Planned]:
         """What `admit_batch` would do now with each of these. Changes nothing."""
@@ -138,7 +148,7 @@ class Admission:
         for ask in asks:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
-            fits = need <= room.left
+            fits = need <= room.left and self._groups_fit(plan, ask, room)
             following = _next_block(ask.asked.prompt, plan.match.tokens, core)
             wait = following is not None and following in underway
             if fits:
@@ -154,21 +164,24 @@ class Admission:
         why_not = self._why_not_read(ask)
         limit = 0 if why_not else asked.length - 1
         match, dropped = self._match(asked, limit)
-        plan = self._fit(match, asked.length if ask.reserve is None else ask.reserve, room)
+        reserve = asked.length if ask.reserve is None else ask.reserve
+        plan = self._fit(match, reserve, room)
+        if self.core.groups is not None:
+            plan = self._fit_groups(self.core.groups, asked, plan, reserve, room)
         plan.dropped = dropped
         plan.reason = why_not or self._reason(plan, asked.length)
         return plan
 
     def _match(self, asked: Asked, limit: int) -> tuple[Match, int]:
         """The hit within the first `limit` tokens, and what a draft model costs of it."""
-        design, options = self.core.design, self.core.options
+        core, options = self.core, self.core.options
         if options.backoff and limit:
-            found = _found(design.match(asked.prompt, asked.length))
-            match = design.match(asked.prompt, max(min(limit, found - options.backoff), 0))
+            found = _found(core.match(asked.prompt, asked.length))
+            match = core.match(asked.prompt, max(min(limit, found - options.backoff), 0))
             return match, min(limit, found) - _found(match)
-        match = design.match(asked.prompt, limit)
+        match = core.match(asked.prompt, limit)
         if options.lookahead and options.lookahead_by == "drop" and (found := _found(match)):
-            match = design.match(asked.prompt, found - 1)
+            match = core.match(asked.prompt, found - 1)
             return match, found - _found(match)
         return match, match.dropped
 
@@ -211,9 +224,30 @@ class Admission:
         if taking > room.left:  # refused in any case: going without the hit draws as much
             return Plan(match, partial, False, inside, taking, overruled)
         # An idle source with children can be taken over when everything else that is idle has to go anyway.
-        if takeable or (unclaimed and taking == room.left):
+        if takeable or (unclaimed and taking == room.left and self.core.groups is None):
             return take
         return Plan(match, None, False, new, new + idle, overruled)
+
+    def _fit_groups(self, groups: Groups, asked: Asked, plan: Plan, reserve: int, room: Room) -> Plan:
+        """Add what the other attention groups need. Here too a hit inside a block never causes a refusal."""
+        if plan.partial is None and plan.match.partial is not None:
+            plan = self._fit(self._whole(asked.prompt, plan.match), reserve, room)
+        plan.sides = groups.needs(plan.match, plan.partial, self._cover(plan), room.sides)
+        if plan.partial is not None and not groups.fits(plan.sides, room.sides):
+            plan = self._fit(self._whole(asked.prompt, plan.match), reserve, room)
+            plan.sides = groups.needs(plan.match, plan.partial, self._cover(plan), room.sides)
+        return plan
+
+    def _whole(self, prompt: Prompt, match: Match) -> Match:
+        """The hit without what lies inside a block: every group must be able to resume there instead."""
+        whole = self.core.match(prompt, match.tokens)
+        whole.cut += match.cut
+        whole.cut_by = whole.cut_by or match.cut_by
+        return whole
+
+    def _cover(self, plan: Plan) -> int:
+        """Tokens that the request's table of tree blocks will cover."""
+        return (len(plan.match.blocks) + plan.new) * self.core.design.block_size
 
     def _reason(self, plan: Plan, length: int) -> str:
         size = self.core.design.block_size
@@ -221,6 +255,8 @@ class Admission:
             return "complete"
         if plan.dropped:
             return "lookahead"
+        if plan.match.cut:
+            return plan.match.cut_by
         if plan.cached + size > length - 1:
             return "boundary" if length % size else "last token"
         return "not found"
@@ -275,12 +311,25 @@ class Admission:
         need = self._needed(plan, ask, room)
         if need > room.left:
             raise NoSpace(need, room.left)
+        if self.core.groups is not None:
+            self.core.groups.require(self._needed_in_groups(self.core.groups, plan, ask, room), room.sides)
 
     def _needed(self, plan: Plan, ask: Ask, room: Room) -> int:
         """Blocks that must be there: what is drawn, or what the whole prompt would draw if it must fit."""
         if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
             return max(plan.need, self._fit(plan.match, max(ask.asked.length, ask.reserve), room).need)
         return plan.need
+
+    def _needed_in_groups(self, groups: Groups, plan: Plan, ask: Ask, room: Room) -> Sequence[SideNeed]:
+        """The same for the attention groups beside the tree."""
+        if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
+            whole = self._fit(plan.match, max(ask.asked.length, ask.reserve), room)
+            return groups.needs(plan.match, plan.partial, self._cover(whole), room.sides)
+        return plan.sides
+
+    def _groups_fit(self, plan: Plan, ask: Ask, room: Room) -> bool:
+        groups = self.core.groups
+        return groups is None or groups.fits(self._needed_in_groups(groups, plan, ask, room), room.sides)
 
     def claim(self, request: Request, ask: Ask, plan: Plan) -> None:
         """Phase one: pin all that was matched. No allocation, no eviction, no copy.
@@ -293,6 +342,8 @@ class Admission:
         holding.store = ask.store and not ask.asked.why_not and plan.reason != "old generation"
         holding.retention = ask.retention
         holding.step = design.step
+        if self.core.groups is not None:
+            self.core.groups.claim(holding, plan.match, plan.partial)
         design.claim(holding, plan.match)
         if plan.partial is not None:
             design.claim_source(holding, plan.partial)
@@ -320,9 +371,11 @@ class Admission:
             target = holding.table[at]
             if partial.handle is not None:
                 design.inherit(partial, target)
-            request.pending.append((Copy(partial.source, target, partial.tokens), partial.handle))
-            self.core.note_copies(request)
-            self.core.counters.copied_blocks += 1
+            copy = Copy(partial.source, target, partial.tokens, self.core.tree_group)
+            self.core.await_tree_copy(request, copy, partial.handle)
+        if self.core.groups is not None:
+            self.core.await_copies(request, self.core.groups.open(holding, len(plan.match.blocks)))
+            self._count_cut(plan)
         request.begin(plan.cached)
         self._count_blocks(request, ask.asked.length, plan, new)
         length = ask.asked.length
@@ -341,6 +394,13 @@ class Admission:
         counters.prompt_tokens += length
         counters.cached_tokens += plan.cached
         counters.lookahead_tokens += plan.dropped
+
+    def _count_cut(self, plan: Plan) -> None:
+        counters = self.core.counters
+        if plan.match.cut_by == "no checkpoint":
+            counters.no_checkpoint_tokens += plan.match.cut
+        else:
+            counters.anchor_missing_tokens += plan.match.cut
 
     def _count_blocks(self, request: Request, length: int, plan: Plan, new: Sequence[int]) -> None:
         """Where the blocks of a prompt come from. Its last token is never reusable: a block for it alone is empty."""

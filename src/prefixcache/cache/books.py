@@ -38,7 +38,8 @@ class Hit:
         tiers: cached tokens by the tier they lie in.
         reason: why not more, in a word or two: "complete" (all but the last token), "last token" (whole
             blocks would have covered it), "boundary", "not found", "empty", "lookahead", "read off",
-            "uncacheable", "old generation".
+            "uncacheable", "old generation", "anchor missing" (a sliding window would read a block that has gone),
+            "no checkpoint" (no recurrent state was kept further on).
     """
 
     cached: int
@@ -92,6 +93,8 @@ class Stats:
         published_blocks, evicted_blocks, copied_blocks: blocks so far.
         duplicate_blocks: blocks given back because another request had computed the same.
         lookahead_tokens: tokens not reused because a draft model looks one token ahead.
+        anchor_missing_tokens, no_checkpoint_tokens: cached tokens not reused because a window had a hole within its
+            reach, or because no recurrent state was kept there.
         allocated_blocks, new_blocks, generated_blocks, reused_blocks, missed_blocks: sums of `RequestStats`.
         lock_holds: how long calls held the cache's lock, by kind ("open", "computed", "release", ...) and "all"; empty
             without the option `lock_times`. No counter of what was done: two `Stats` that differ in it are equal.
@@ -112,6 +115,8 @@ class Stats:
     copied_blocks: int = 0
     duplicate_blocks: int = 0
     lookahead_tokens: int = 0
+    anchor_missing_tokens: int = 0
+    no_checkpoint_tokens: int = 0
     allocated_blocks: int = 0
     new_blocks: int = 0
     generated_blocks: int = 0
@@ -158,6 +163,8 @@ class Counters:
     copied_blocks: int = 0
     duplicate_blocks: int = 0
     lookahead_tokens: int = 0
+    anchor_missing_tokens: int = 0
+    no_checkpoint_tokens: int = 0
     allocated_blocks: int = 0
     new_blocks: int = 0
     generated_blocks: int = 0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from prefixcache.blocks.eviction import Policy
-from prefixcache.blocks.pool import BlockPool
-from prefixcache.cache.books import BlockCounters, Books, Counters, Stats
+from prefixcache.blocks.pool import MAX_BLOCKS, BlockPool
+from prefixcache.cache.books import BlockCounters, Books, Copy, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.lock import CacheLock, MeasuredLock
 from prefixcache.cache.removals import Removals
-from prefixcache.designs import BASELINES, DESIGNS, Design, Options, read_options
+from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Options, Prompt, read_options
+from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, read_groups, tree_capacity
 from prefixcache.errors import InvariantError, OptionError, whole_number
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ class Core:
     counters: Counters = field(default_factory=Counters)
     block_counters: BlockCounters = field(default_factory=BlockCounters)
     next_request: int = 0
+    groups: Groups | None = None  # where not all layers attend to everything
+
+    @property
+    def tree_group(self) -> int:
+        """The attention group whose blocks are those of the design; -1 when they stand for no memory."""
+        return self.groups.tree_group if self.groups is not None else 0
+
+    def match(self, prompt: Prompt, limit: int) -> Match:
+        """The longest cached prefix of the first `limit` tokens that every attention group can resume from."""
+        return self.groups.match(prompt, limit) if self.groups is not None else self.design.match(prompt, limit)
+
+    def stores(self, holding: Holding) -> bool:
+        """Whether what this request computes may be published: asked for, and under the current weights."""
+        return holding.store and holding.generation == self.generation
 
     def count_allocated(self, request: Request, index: int, blocks: Sequence[int]) -> None:
         """These blocks were allocated for a request, for its table from `index` on. O(blocks)."""
@@ -63,10 +78,44 @@ class Core:
         else:
             self.copying.discard(request)
 
-    def books(self) -> Books:
-        """Where the blocks are now."""
-        free, idle, quarantined = self.pool.free, self.design.idle, self.pool.quarantined
-        return Books(free, idle, self.pool.capacity - free - idle - quarantined, quarantined)
+    def await_copies(self, request: Request, wanted: Iterable[tuple[int, Wanted]]) -> None:
+        """The request has to make these copies before it goes on: (group, copy)."""
+        for group, copy in wanted:
+            request.pending.append((Copy(copy.source.block, copy.target, copy.tokens, group), copy.source))
+            self.counters.copied_blocks += 1
+        self.note_copies(request)
+
+    def await_tree_copy(self, request: Request, copy: Copy, handle: Any) -> None:
+        """As `await_copies`, for blocks of the tree; without memory behind them there is nothing to copy."""
+        if copy.group < 0:
+            self.drop_source(copy, handle)
+            return
+        request.pending.append((copy, handle))
+        self.note_copies(request)
+        self.counters.copied_blocks += 1
+
+    def drop_source(self, copy: Copy, handle: Any) -> None:
+        """A copy is over, done or not: its source is released."""
+        if isinstance(handle, Source):
+            handle.side.let_go(handle)
+        elif handle is None:
+            self.pool.give((copy.source,))
+        else:
+            self.design.drop(handle)
+
+    def books(self, group: int | None = None) -> Books:
+        """Where the blocks are now; of full attention, or of the first group, when none is named."""
+        pool, idle = self.pool, self.design.idle
+        if self.groups is not None:
+            side = self.groups.side(self.groups.lead if group is None else group)
+            if side is not None:
+                pool, idle = side.values.pool, side.values.idle
+        free, quarantined = pool.free, pool.quarantined
+        return Books(free, idle, pool.capacity - free - idle - quarantined, quarantined)
+
+    def all_books(self) -> list[Books]:
+        """The books of every group."""
+        return [self.books(group) for group in range(len(self.groups.kinds))] if self.groups else [self.books()]
 
     def check(self) -> None:
         """Assert every invariant: of the structure, of the pool, and of who owns each block."""
@@ -85,9 +134,11 @@ class Core:
             if claims > 1 and not self.pool.shared(block):
                 raise InvariantError(f"block {block} is in {claims} tables, its count says one")
         self.pool.check([*owned, *private])
-        books = self.books()
-        if min(books.free, books.idle, books.pinned, books.quarantined) < 0:
-            raise InvariantError(f"the books hold a negative count: {books}")
+        if self.groups is not None:
+            self.groups.check({own for request in self.live | self.quarantine for own in request.private_in_groups()})
+        for books in self.all_books():
+            if min(books.free, books.idle, books.pinned, books.quarantined) < 0:
+                raise InvariantError(f"the books hold a negative count: {books}")
         stats = self.counters
         if not (0 <= stats.hits <= stats.queries and 0 <= stats.cached_tokens <= stats.prompt_tokens):
             raise InvariantError(f"the meters contradict each other: {stats}")
@@ -96,7 +147,8 @@ class Core:
 def make_core(
     design: str,
     block_size: int,
-    capacity: int,
+    capacity: int | Sequence[int],
+    groups: Sequence[Any] | None,
     eviction: str | Policy | None,
     clock: Callable[[], float],
     options: dict[str, Any],
@@ -110,8 +162,24 @@ def make_core(
         raise OptionError(f"clock is {clock!r}: expected a function that returns seconds")
     kind = known[design]
     read = read_options(design, kind.defaults, kind.can, options)
-    pool = BlockPool(capacity)
-    journal = Journal(read.event_buffer, Removals(read.removals, clock)) if read.events else None
-    built = kind(block_size, pool, read, kind.default_eviction if eviction is None else eviction, journal, clock)
+    attention = (Full(),) if groups is None else read_groups(groups, block_size)
+    capacities = _read_capacities(capacity, attention)
+    pool = BlockPool(tree_capacity(attention, capacities))
+    tree_group = attention.index(Full()) if Full() in attention else -1
+    journal = Journal(read.event_buffer, Removals(read.removals, clock), tree_group) if read.events else None
+    policy = kind.default_eviction if eviction is None else eviction
+    built = kind(block_size, pool, read, policy, journal if tree_group >= 0 else None, clock)
     lock: CacheLock = MeasuredLock() if read.lock_times else threading.RLock()
-    return Core(built, pool, read, journal, clock, lock)
+    core = Core(built, pool, read, journal, clock, lock)
+    if attention != (Full(),):
+        core.groups = Groups(built, attention, capacities, journal)
+    return core
+
+
+def _read_capacities(capacity: int | Sequence[int], attention: Sequence[Kind]) -> list[int]:
+    """Blocks of each group: as many for all, or one number for each."""
+    if not isinstance(capacity, list | tuple):
+        return [whole_number(capacity, "capacity", least=1, most=MAX_BLOCKS)] * len(attention)
+    if len(capacity) != len(attention):
+        raise OptionError(f"capacity has {len(capacity)} numbers: expected one for each of {len(attention)} groups")
+    return [whole_number(n, f"capacity[{i}]", least=1, most=MAX_BLOCKS) for i, n in enumerate(capacity)]

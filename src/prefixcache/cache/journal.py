@@ -16,8 +16,8 @@ from prefixcache.events import Cleared, Event, Removed, Stored
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import to_tuple
 
-_StoredRaw: TypeAlias = tuple[tuple[bytes, ...], bytes | None, bytes, Scope]
-_Raw: TypeAlias = _StoredRaw | list[bytes] | Cleared  # stored, removed, cleared
+_StoredRaw: TypeAlias = tuple[tuple[bytes, ...], bytes | None, bytes, Scope, int]
+_Raw: TypeAlias = _StoredRaw | list[bytes] | Removed | Cleared  # a list: keys removed from the tree's group
 
 _MOST_KEYS = 1024  # of one removed event
 
@@ -31,20 +31,29 @@ class Journal:
     Args:
         most: events to keep.
         removals: told of every removal, whether events are taken or not.
+        tree_group: attention group whose blocks are those of the design's tree.
     """
 
-    def __init__(self, most: int, removals: Removals) -> None:
+    def __init__(self, most: int, removals: Removals, tree_group: int = 0) -> None:
+        self._tree_group = tree_group
         self.removals = removals
         self.epoch = secrets.randbits(63)
         self._first = 0
         self._events: deque[_Raw] = deque()
         self._most = most
 
-    def stored(self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope) -> None:
-        self._add((tuple(keys), parent, bytes(tokens), scope))
+    def stored(
+        self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope, group: int | None = None
+    ) -> None:
+        """Became findable; without a group: in the tree's own."""
+        self._add((tuple(keys), parent, bytes(tokens), scope, self._tree_group if group is None else group))
 
-    def removed(self, keys: Sequence[bytes]) -> None:
+    def removed(self, keys: Sequence[bytes], group: int | None = None) -> None:
+        """Findable no longer."""
         if not keys:
+            return
+        if group is not None:
+            self._add(Removed(tuple(keys), group))
             return
         self.removals.note(keys)
         last = self._events[-1] if self._events else None
@@ -65,14 +74,13 @@ class Journal:
 
     def take(self) -> tuple[int, int, list[Event]]:
         """(epoch, sequence number of the first event, events), and forget them."""
-        first, events = self._first, [_given_out(raw) for raw in self._events]
+        first, events = self._first, [self._given_out(raw) for raw in self._events]
         self._first += len(events)
         self._events.clear()
         return self.epoch, first, events
 
-
-def _given_out(raw: _Raw) -> Event:
-    if isinstance(raw, tuple):
-        keys, parent, tokens, scope = raw
-        return Stored(keys, parent, to_tuple(tokens), scope)
-    return Removed(tuple(raw)) if isinstance(raw, list) else raw
+    def _given_out(self, raw: _Raw) -> Event:
+        if isinstance(raw, tuple):
+            keys, parent, tokens, scope, group = raw
+            return Stored(keys, parent, to_tuple(tokens), scope, group)
+        return Removed(tuple(raw), self._tree_group) if isinstance(raw, list) else raw

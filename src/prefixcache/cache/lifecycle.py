@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prefixcache.cache.admission import Admission, Ask
+from prefixcache.cache.attention import computed_in_groups, go_back, release_groups
 from prefixcache.cache.books import Copy
 from prefixcache.cache.core import Core
 from prefixcache.cache.prompts import Asked, locate, refresh
@@ -41,20 +42,26 @@ class Lifecycle:
                 self._require_copied(holding, n)
             request._computed = n
             holding.step = self.core.design.step
-            self._publish(request, self._publishable(request, n))
+            length = self._publishable(request, n)
+            self._publish(request, length)
+            if self.core.groups is not None:
+                computed_in_groups(self.core, self.core.groups, request, length, n)
 
     def _require_copied(self, holding: Holding, n: int) -> None:
         """Raises `RequestError` while any request has yet to copy out of a block of this table.
 
         A reuser must not overwrite what an earlier request of its batch still needs.
         """
-        sources = {copy.source for other in self.core.copying for copy in other.unfinished_copies()}
-        for block in holding.table:
-            if block in sources:
-                raise RequestError(f"computed({n}): another request has yet to copy out of block {block} of this table")
-
-    def _stores(self, holding: Holding) -> bool:
-        return holding.store and holding.generation == self.core.generation
+        sources = {(copy.group, copy.source) for other in self.core.copying for copy in other.unfinished_copies()}
+        tables: list[tuple[int, Sequence[int]]] = [(self.core.tree_group, holding.table)]
+        if self.core.groups is not None:
+            tables += self.core.groups.tables(holding)
+        for group, table in tables:
+            for block in table:
+                if (group, block) in sources:
+                    raise RequestError(
+                        f"computed({n}): another request has yet to copy out of block {block} of this table"
+                    )
 
     def _publishable(self, request: Request, n: int) -> int:
         """How many of n computed tokens may be published."""
@@ -66,7 +73,7 @@ class Lifecycle:
 
     def _publish(self, request: Request, length: int, tail: bool = False) -> None:
         holding = request.holding
-        if not self._stores(holding):
+        if not self.core.stores(holding):
             return
         before, kept = holding.held, self.core.design.kept
         moves = self.core.design.publish(holding, length, tail)
@@ -87,15 +94,9 @@ class Lifecycle:
 
     def _drop_copies(self, request: Request) -> None:
         for copy, handle in request.pending:
-            self._drop_source(copy, handle)
+            self.core.drop_source(copy, handle)
         request.pending.clear()
         self.core.note_copies(request)
-
-    def _drop_source(self, copy: Copy, handle: Any) -> None:
-        if handle is None:
-            self.core.pool.give((copy.source,))
-        else:
-            self.core.design.drop(handle)
 
     # -- growing ------------------------------------------------------------------------------------
 
@@ -141,7 +142,12 @@ class Lifecycle:
         available = self.core.design.available
         if more > available:
             raise NoSpace(more, available)
+        groups, cover = self.core.groups, (len(table) + more) * self.core.design.block_size
+        if groups is not None:
+            groups.require_more(request.holding, cover)
         self._extend(request, more)
+        if groups is not None:
+            groups.extend(request.holding, cover)
 
     def _extend(self, request: Request, blocks: int) -> None:
         """Private blocks behind the table; the caller has checked the room."""
@@ -162,11 +168,13 @@ class Lifecycle:
             computed = request.computed_tokens
             full = computed // size
             # A private full block that will never be published can be shared by count; others are copied.
-            kept = holding.held if self._stores(holding) else max(full, holding.held)
+            kept = holding.held if self.core.stores(holding) else max(full, holding.held)
             new = -(-request.length // size) - kept
             available = core.design.available
             if new > available:
                 raise NoSpace(new, available, "the fork")
+            if core.groups is not None:
+                core.groups.require_fork(holding, (kept + new) * size)
             child = self._child(request)
             core.design.share(holding, child.holding, min(holding.held, kept))
             for index in range(holding.held, kept):
@@ -176,10 +184,11 @@ class Lifecycle:
             for index in range(kept, -(-computed // size)):
                 source = holding.table[index]
                 core.pool.share(source)
-                copy = Copy(source, child.holding.table[index], min(computed - index * size, size))
-                child.pending.append((copy, None))
-                core.note_copies(child)
-                core.counters.copied_blocks += 1
+                tokens = min(computed - index * size, size)
+                copy = Copy(source, child.holding.table[index], tokens, core.tree_group)
+                core.await_tree_copy(child, copy, None)
+            if core.groups is not None:
+                core.await_copies(child, core.groups.fork(holding, child.holding, computed))
             return child
 
     def _child(self, request: Request) -> Request:
@@ -219,6 +228,7 @@ class Lifecycle:
             private = core.design.private(holding, whole + (rest > 0))
             if inside and not core.design.available and all(map(core.pool.shared, private)):
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
+            wanted = go_back(core, core.groups, request, length) if core.groups is not None else ()
             self._forget_copies(request, whole + (rest > 0))
             source = holding.table[whole] if inside else -1
             handle = core.design.handle(holding, whole) if owned else None
@@ -228,9 +238,8 @@ class Lifecycle:
             del holding.table[whole + (0 if inside or not rest else 1) :]
             if inside:
                 self._extend(request, 1)
-                request.pending.append((Copy(source, holding.table[whole], rest), handle))
-                core.note_copies(request)
-                core.counters.copied_blocks += 1
+                core.await_tree_copy(request, Copy(source, holding.table[whole], rest, core.tree_group), handle)
+            core.await_copies(request, wanted)
             self._truncate(request, length)
 
     def _forget_copies(self, request: Request, blocks: int) -> None:
@@ -238,7 +247,7 @@ class Lifecycle:
         dropped = set(request.holding.table[blocks:])
         for copy, handle in request.pending:
             if copy.target in dropped:
-                self._drop_source(copy, handle)
+                self.core.drop_source(copy, handle)
         request.pending = [entry for entry in request.pending if entry[0].target not in dropped]
         self.core.note_copies(request)
 
@@ -268,7 +277,10 @@ class Lifecycle:
                 computed = request.computed_tokens
             finished = state == "closed" or (state == "aborted" and request.computed_tokens >= request.prompt_length)
             holding.used = finished
-            self._publish(request, self._unshared(request, self._publishable(request, computed)), not in_flight)
+            length = self._unshared(request, self._publishable(request, computed))
+            self._publish(request, length, not in_flight)
+            if core.groups is not None:
+                release_groups(core, core.groups, request, length, in_flight)
             written = self._still_written(request) if in_flight else set()
             sources = request.pending
             request.pending = []
@@ -283,7 +295,9 @@ class Lifecycle:
                 core.quarantine.add(request)
             else:
                 for copy, handle in sources:
-                    self._drop_source(copy, handle)
+                    core.drop_source(copy, handle)
+            if core.groups is not None:
+                core.groups.forget_unused()
             core.note_copies(request)
             core.live.discard(request)
             request._state = state
@@ -291,7 +305,7 @@ class Lifecycle:
     def _still_written(self, request: Request) -> set[int]:
         """Blocks that work in flight may write: those not fully computed, and targets of unfinished copies."""
         blocks = set(request.holding.table[request.computed_tokens // self.core.design.block_size :])
-        return blocks.union(copy.target for copy, _ in request.pending)
+        return blocks.union(copy.target for copy, _ in request.pending if copy.group == self.core.tree_group)
 
     def _unshared(self, request: Request, length: int) -> int:
         """`length`, cut before the first private block that a fork has yet to copy out of."""
@@ -310,8 +324,11 @@ class Lifecycle:
             self.core.quarantine.discard(request)
             self.core.pool.settle(request.given_up)
             request.given_up = []
+            for side, blocks in request.given_up_in_groups:
+                side.values.pool.settle(blocks)
+            request.given_up_in_groups = []
             for copy, handle in request.given_up_copies:
-                self._drop_source(copy, handle)
+                self.core.drop_source(copy, handle)
             request.given_up_copies = []
             self.core.note_copies(request)
 
@@ -350,7 +367,10 @@ class Lifecycle:
             refresh(asked, self.core.generation)
             holding = Holding(asked.prompt, generation=self.core.generation)
             if not asked.why_not and not self._admission.is_old(asked):
-                match = self.core.design.match(asked.prompt, asked.length)
+                match = self.core.match(asked.prompt, asked.length)
+                if self.core.groups is not None:
+                    match = self.core.match(asked.prompt, match.tokens)  # without what lies inside a block
+                    self.core.groups.claim(holding, match, None)
                 self.core.design.claim(holding, match)
             pin = Pin(self, holding)
             self.core.pins.add(pin)
@@ -360,6 +380,8 @@ class Lifecycle:
         with self.core.lock:
             if pin in self.core.pins:
                 self.core.pins.discard(pin)
+                if self.core.groups is not None:
+                    self.core.groups.release(pin.holding, 0, None)
                 self.core.design.release(pin.holding)
 
     # -- making -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
 from prefixcache.cache.request import Pin, Request
 from prefixcache.designs import OutlineNode
+from prefixcache.designs.groups import Full, Kind
 from prefixcache.errors import NoSpace, OptionError, whole_number
 from prefixcache.events import Event
 from prefixcache.keys.scope import Scope
@@ -32,10 +33,12 @@ class PrefixCache:
     Args:
         design: a name of `prefixcache.DESIGNS`.
         block_size: tokens per block.
-        capacity: blocks of KV memory.
+        capacity: blocks of KV memory, of each attention group; or one number for each of them.
         eviction: the policy that ranks what may go, by name (`prefixcache.POLICIES`) or as a value
             (`prefixcache.slru(3)`); None is the design's own.
         clock: seconds, for times to live.
+        groups: kinds of attention of the model's layers (`Full`, `Window`, `Recurrent`), None when all attend to all
+            earlier tokens. Each has memory, tables and books of its own.
         options: named options, see `prefixcache.Options`.
 
     Raises `OptionError` for what does not exist.
@@ -46,18 +49,19 @@ class PrefixCache:
         design: str,
         *,
         block_size: int,
-        capacity: int,
+        capacity: int | Sequence[int],
         eviction: str | Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
+        groups: Sequence[Any] | None = None,
         **options: Any,
     ) -> None:
-        self._core = make_core(design, block_size, capacity, eviction, clock, options)
+        self._core = make_core(design, block_size, capacity, groups, eviction, clock, options)
         self._admission = Admission(self._core)
         self._life = Lifecycle(self._core, self._admission)
         self._batch = "claim"
 
     @classmethod
-    def preset(cls, name: str, *, block_size: int, capacity: int, **changes: Any) -> PrefixCache:
+    def preset(cls, name: str, *, block_size: int, capacity: int | Sequence[int], **changes: Any) -> PrefixCache:
         """A cache that makes the match and eviction decisions of an original; `changes` override its options."""
         if not isinstance(name, str) or name not in PRESETS:
             raise OptionError(f"preset is {name!r}: expected one of {', '.join(PRESETS)}")
@@ -81,8 +85,14 @@ class PrefixCache:
 
     @property
     def capacity(self) -> int:
-        """Blocks in all."""
-        return self._core.pool.capacity
+        """Blocks of full attention, or of the first group where there is none."""
+        groups = self._core.groups
+        return self._core.pool.capacity if groups is None else groups.capacities[groups.lead]
+
+    @property
+    def groups(self) -> tuple[Kind, ...]:
+        """The attention groups, in the order of `Request.tables`."""
+        return self._core.groups.kinds if self._core.groups is not None else (Full(),)
 
     @property
     def options(self) -> Any:
@@ -255,20 +265,34 @@ class PrefixCache:
 
     # -- the whole ----------------------------------------------------------------------------------
 
-    def evict(self, n_blocks: int) -> int:
-        """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many became free."""
+    def evict(self, n_blocks: int, group: int | None = None) -> int:
+        """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many became free.
+
+        Of full attention, or of the first group where there is none; of another one with `group`. What leaves full
+        attention takes along what other groups have there, and not the other way round.
+        """
         n_blocks = whole_number(n_blocks, "n_blocks")
         with self._core.lock:
-            return self._core.design.evict(n_blocks)
+            groups = self._core.groups
+            side = groups.side(self._group(group)) if groups is not None else None
+            return self._core.design.evict(n_blocks) if side is None else side.values.evict(n_blocks)
+
+    def _group(self, group: int | None) -> int:
+        """A checked group index; None is the leading one."""
+        groups = self._core.groups
+        if group is None:
+            return groups.lead if groups is not None else 0
+        return whole_number(group, "group", 0, len(self.groups) - 1)
 
     def reset(self) -> bool:
         """Forget everything. False, and nothing changed, while a block is pinned or quarantined."""
         core = self._core
         with core.lock:
-            books = core.books()
-            if books.pinned or books.quarantined:
+            if any(books.pinned or books.quarantined for books in core.all_books()):
                 return False
             core.design.end_step()
+            if core.groups is not None:
+                core.groups.clear()
             core.design.clear()
             if core.journal is not None:
                 core.journal.cleared()
@@ -282,6 +306,8 @@ class PrefixCache:
         core = self._core
         with core.lock:
             core.generation += 1
+            if core.groups is not None:
+                core.groups.retire()
             core.design.retire()
             return core.generation
 
@@ -290,10 +316,13 @@ class PrefixCache:
         with self._core.lock:
             self._core.design.end_step()
 
-    def books(self) -> Books:
-        """Where the blocks are now; the four counts add up to the capacity."""
+    def books(self, group: int | None = None) -> Books:
+        """Where the blocks are now; the four counts add up to the capacity.
+
+        Of full attention, or of the first group where there is none; of another one with `group`.
+        """
         with self._core.lock:
-            return self._core.books()
+            return self._core.books(self._group(group))
 
     def stats(self) -> Stats:
         """Counters since construction."""

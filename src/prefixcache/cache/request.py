@@ -11,6 +11,7 @@ import numpy as np
 
 from prefixcache.cache.books import BlockCounters, Copy, RequestStats, snapshot
 from prefixcache.designs import Holding
+from prefixcache.designs.groups import Side, Source
 from prefixcache.keys.extras import Extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, to_numpy
@@ -34,6 +35,7 @@ class Request:
         self.pending: list[tuple[Copy, Any]] = []  # unfinished copies, each with what its source is pinned by
         self.given_up: list[int] = []  # blocks in quarantine
         self.given_up_copies: list[tuple[Copy, Any]] = []  # the same, in flight when the request was released
+        self.given_up_in_groups: list[tuple[Side, list[int]]] = []  # blocks of other attention groups in quarantine
         self.moves: list[Sequence[tuple[int, int, int]]] = []
         self.block_counters = BlockCounters()
         self.reads = self.stores = True
@@ -104,14 +106,37 @@ class Request:
 
     @property
     def block_table(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Block ids in order, a read-only int32 snapshot; empty once released."""
-        with self._life.core.lock:
-            return snapshot(self.holding.table)
+        """Block ids in order, a read-only int32 snapshot; empty once released.
+
+        Of full attention, or of the first group where there is none.
+        """
+        core = self._life.core
+        with core.lock:
+            return snapshot(self.holding.table) if core.tree_group >= 0 else self.tables[0]
 
     @property
     def tables(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], ...]:
-        """One block table per attention group."""
-        return (self.block_table,)
+        """One block table per attention group, in the order of the groups.
+
+        Of a window, -1 stands where the request needs no block any more. Of a recurrent group, the one state that the
+        request works on.
+        """
+        core = self._life.core
+        with core.lock:
+            if core.groups is None:
+                return (snapshot(self.holding.table),)
+            found = dict(core.groups.tables(self.holding))
+            found[core.tree_group] = self.holding.table
+            return tuple(snapshot(found.get(group, ())) for group in range(len(core.groups.kinds)))
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Where the next steps of the known tokens should end, so that a recurrent state can be kept; ascending."""
+        core = self._life.core
+        with core.lock:
+            if core.groups is None:
+                return ()
+            return core.groups.checkpoints(self.holding, self._computed, self.length)
 
     @property
     def copies(self) -> tuple[Copy, ...]:
@@ -233,6 +258,18 @@ class Request:
             if handle is None:
                 yield copy.source
 
+    def private_in_groups(self) -> Iterator[tuple[int, int]]:
+        """(group, block) of other attention groups that this request owns, holds back, or copies out of."""
+        groups = self._life.core.groups
+        if groups is not None:
+            yield from groups.private(self.holding)
+        for side, blocks in self.given_up_in_groups:
+            for block in blocks:
+                yield side.group, block
+        for copy, handle in (*self.pending, *self.given_up_copies):
+            if isinstance(handle, Source) and handle.private:
+                yield copy.group, copy.source
+
     def quarantined_blocks(self) -> list[int]:
         """Blocks held back until `settled()`."""
         return self.given_up
@@ -244,7 +281,9 @@ class Pin:
     def __init__(self, life: Lifecycle, holding: Holding) -> None:
         self._life = life
         self.holding = holding
-        self.blocks = snapshot(holding.table)
+        groups = life.core.groups
+        lead = holding.table if groups is None or groups.tree_group >= 0 else groups.tables(holding)[0][1]
+        self.blocks = snapshot(lead)
 
     def release(self) -> None:
         """Let the blocks be evicted again. Idempotent."""

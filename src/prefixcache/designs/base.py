@@ -87,6 +87,9 @@ class Match:
         anchor: the design's name for the place where the match ends.
         partial: what more is reusable inside the next block.
         dropped: tokens that agree and are not reusable because a draft model looks one token ahead.
+        cut: tokens more that are cached, and that another attention group cannot resume behind.
+        cut_by: why it cannot: "anchor missing" (a window) or "no checkpoint" (a recurrent state).
+        branch: how long the hit would be if recurrent states were kept everywhere.
     """
 
     tokens: int
@@ -95,6 +98,9 @@ class Match:
     anchor: Any
     partial: Partial | None = None
     dropped: int = 0
+    cut: int = 0
+    cut_by: str = ""
+    branch: int = 0
 
 
 @dataclass(slots=True)
@@ -115,6 +121,7 @@ class Holding:
         step: scheduling step of its last open, computed or append.
         used: whether what is done counts as a use of the path; False when a request ends that was preempted,
             or aborted before its prompt was computed.
+        sides: its tables of the attention groups beside the tree, empty where there are none.
     """
 
     prompt: Prompt
@@ -129,6 +136,7 @@ class Holding:
     leaf: Any = None
     step: int = 0
     used: bool = True
+    sides: Sequence[Any] = ()
 
 
 class Design(ABC):

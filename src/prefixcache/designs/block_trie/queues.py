@@ -124,6 +124,7 @@ class PriorityQueues:
                 assert item is not None
                 taken = self._store.strip(item, min(more, len(item.blocks)), leaves_hole=True)
                 evicted += len(taken)
+                self._tell(taken)
                 drawn.extend(taken)
         return drawn, evicted
 
@@ -150,11 +151,16 @@ class PriorityQueues:
             end = item.end
             taken = self._store.strip(item, min(n - gone, len(item.blocks)), leaves_hole=True)
             gone += len(taken)
+            self._tell(taken)
             taken.reverse()
             self._wait(Empty(taken, item.priority, item.ttl, item.since, item.last_access, end))
         for empty in passed:
             items.add(empty)
         return gone
+
+    def _tell(self, blocks: Sequence[int]) -> None:
+        if self._pool.freed is not None:
+            self._pool.freed(blocks)
 
     def check(self) -> None:
         """Assert that exactly the known empty blocks wait; raises `InvariantError`."""

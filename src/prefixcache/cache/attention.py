@@ -1,0 +1,46 @@
+"""What the calls of a request do in the attention groups beside the tree. Only where a cache has such groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prefixcache.cache.core import Core
+from prefixcache.designs.groups import Back, Groups, Wanted
+from prefixcache.errors import RequestError
+
+if TYPE_CHECKING:
+    from prefixcache.cache.request import Request
+
+
+def computed_in_groups(core: Core, groups: Groups, request: Request, length: int, computed: int) -> None:
+    """`computed` tokens are, and the tree has what it takes of the first `length`: the groups follow."""
+    _store(core, groups, request, length, computed, ended=False)
+    core.await_copies(request, groups.move_on(request.holding, computed))
+
+
+def release_groups(core: Core, groups: Groups, request: Request, length: int, in_flight: bool) -> None:
+    """The groups leave in the tree what is worth it of the first `length` tokens, and let go of the rest."""
+    computed = request.computed_tokens
+    # With copies unfinished nobody knows what is written; a state is worth nothing then.
+    _store(core, groups, request, length, -1 if request.pending else computed, ended=not in_flight)
+    targets = {(copy.group, copy.target) for copy, _ in request.pending} if in_flight else None
+    request.given_up_in_groups += groups.release(request.holding, computed, targets)
+    if request.given_up_in_groups:
+        core.quarantine.add(request)
+
+
+def _store(core: Core, groups: Groups, request: Request, length: int, computed: int, ended: bool) -> None:
+    holding = request.holding
+    if core.stores(holding):
+        groups.store(holding, min(length, holding.held * core.design.block_size), computed, ended)
+
+
+def go_back(core: Core, groups: Groups, request: Request, length: int) -> list[tuple[int, Wanted]]:
+    """Take the groups back to `length` tokens, or raise and change nothing; (group, copy) to be made."""
+    if request.pending:
+        raise RequestError(f"rewind({length}): copies are pending; do them, then copied()")
+    computed = request.computed_tokens
+    back = Back(length, computed, min(computed, length - core.design.ahead))
+    if why := groups.why_not_back(request.holding, back):
+        raise RequestError(f"rewind({length}): {why}; preempt() and resume() instead")
+    return groups.go_back(request.holding, back)

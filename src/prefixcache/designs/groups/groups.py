@@ -1,0 +1,385 @@
+"""Several attention kinds over one tree: the hit that is safe for all, and each kind's own blocks.
+
+The design finds prefixes as ever, and knows nothing of this. Its blocks are those of full attention; the other
+groups hang their own from them (`values`). Where no group has full attention the tree's blocks stand for no memory:
+there are as many as are needed, and what nobody needs any more is forgotten.
+
+    design.match     the longest cached prefix                     [0 ......................... 96)
+    window           safe at                                        0 16 32 .. .. .. 80 96
+    recurrent        safe at                                        0 .. .. .. 64 .. .. 96
+    the hit          the longest length safe for every group        96; without the last state 64, if safe there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from prefixcache.blocks.pool import MAX_BLOCKS
+from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
+from prefixcache.designs.groups.kinds import Full, Kind, Recurrent, Window
+from prefixcache.designs.groups.recurrent import RecurrentSide
+from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Stored, Wanted
+from prefixcache.designs.groups.values import Values
+from prefixcache.designs.groups.window import WindowSide
+from prefixcache.errors import NoSpace
+from prefixcache.keys.scope import Scope
+from prefixcache.keys.tokens import TOKEN_BYTES
+
+_SPARE = 1024  # blocks of a tree without memory that are remembered although nothing hangs near them
+
+
+class GroupSink(Protocol):
+    """Where groups report what became findable and what is so no longer."""
+
+    def stored(
+        self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope, group: int | None = None
+    ) -> None: ...
+
+    def removed(self, keys: Sequence[bytes], group: int | None = None) -> None: ...
+
+
+@dataclass(slots=True)
+class SideRoom:
+    """What the requests of one batch have claimed so far of one group.
+
+    Attributes:
+        available: its free and idle blocks at the beginning.
+        drawn: of these, what the admitted requests need.
+        claimed: idle values among them.
+    """
+
+    available: int
+    drawn: int = 0
+    claimed: set[int] = field(default_factory=set)
+
+    @property
+    def left(self) -> int:
+        return self.available - self.drawn
+
+
+@dataclass(frozen=True, slots=True)
+class SideNeed:
+    """What one admission needs of one group: blocks drawn from free + idle, and the idle values among them."""
+
+    need: int
+    idle: tuple[int, ...]
+
+
+class Groups:
+    """All groups of one cache. Every method is called under its lock.
+
+    Args:
+        design: the tree.
+        kinds: the groups, in the user's order.
+        capacities: blocks of each.
+        events: where changes are reported, None when nobody listens.
+    """
+
+    def __init__(
+        self, design: Design, kinds: Sequence[Kind], capacities: Sequence[int], events: GroupSink | None
+    ) -> None:
+        self.design = design
+        self.kinds = tuple(kinds)
+        self.capacities = tuple(capacities)
+        self.tree_group = next((i for i, kind in enumerate(kinds) if isinstance(kind, Full)), NOTHING)
+        self.lead = max(self.tree_group, 0)
+        self._events = events
+        self.sides = [self._side(group, kind) for group, kind in enumerate(kinds) if not isinstance(kind, Full)]
+        self._by_group = {side.group: side for side in self.sides}
+        design.pool.freed = self._freed
+
+    def _side(self, group: int, kind: Kind) -> Side:
+        size, events = self.design.block_size, self._events
+
+        def removed(keys: Sequence[bytes]) -> None:
+            assert events is not None
+            events.removed(keys, group)
+
+        per_block = 1
+        if isinstance(kind, Window):
+            per_block = max(1, size // (kind.block_size or size))
+        values = Values(self.capacities[group], per_block, removed if events is not None else None)
+        if isinstance(kind, Window):
+            return WindowSide(group, values, size, kind)
+        assert isinstance(kind, Recurrent)
+        return RecurrentSide(group, values, size, kind)
+
+    def _freed(self, blocks: Sequence[int]) -> None:
+        """These blocks of the tree are in it no more."""
+        for side in self.sides:
+            side.values.left(blocks)
+
+    # -- lookup -----------------------------------------------------------------------------------
+
+    def match(self, prompt: Prompt, limit: int) -> Match:
+        """The longest cached prefix of the first `limit` tokens that is safe for every group. Changes nothing.
+
+        O(lookup + blocks of the prefix). `Match.cut` says how many tokens more the tree has, `cut_by` why they cannot
+        be used, `branch` how much longer the hit would be if states were kept everywhere.
+        """
+        found = self.design.match(prompt, limit)
+        partial = found.partial
+        if not found.tokens and partial is None:
+            return found
+        blocks = found.blocks[:]
+        if partial is not None:
+            partial.takeable = False
+            if all(side.safe_inside(blocks, partial.source, partial.tokens) for side in self.sides):
+                return found
+        size, longest = self.design.block_size, found.tokens + (partial.tokens if partial is not None else 0)
+        masks = [side.safe(blocks) for side in self.sides]
+        reach = [int(np.flatnonzero(mask)[-1]) * size for mask in masks]
+        tokens = int(np.flatnonzero(np.logical_and.reduce(masks))[-1]) * size
+        if tokens == found.tokens and partial is None:
+            return found
+        match = self.design.match(prompt, tokens)
+        match.cut, match.cut_by = longest - tokens, self._cut_by(blocks, partial, tokens, reach)
+        stateless = [mask for mask, side in zip(masks, self.sides, strict=True) if not isinstance(side, RecurrentSide)]
+        if len(stateless) < len(masks):
+            usable = np.logical_and.reduce(stateless) if stateless else np.ones(len(blocks) + 1, dtype=np.bool_)
+            match.branch = int(np.flatnonzero(usable)[-1]) * size
+        return match
+
+    def _cut_by(self, blocks: Sequence[int], partial: Partial | None, tokens: int, reach: Sequence[int]) -> str:
+        """The reason of the group that alone would have cut most; of one that cannot end where the others could."""
+        least = min(range(len(reach)), key=lambda index: reach[index])
+        if reach[least] < len(blocks) * self.design.block_size or partial is None:
+            return self.sides[least].reason
+        for side in self.sides:
+            if not side.safe_inside(blocks, partial.source, partial.tokens):
+                return side.reason
+        return self.sides[least].reason
+
+    # -- admission ----------------------------------------------------------------------------------
+
+    def room(self) -> list[SideRoom]:
+        """The room in each group for a batch that begins now."""
+        return [SideRoom(side.values.available) for side in self.sides]
+
+    def needs(self, match: Match, partial: Partial | None, cover: int, rooms: Sequence[SideRoom]) -> list[SideNeed]:
+        """What each group would have to give a request with this hit that is to reach `cover` tokens."""
+        source, inside = (partial.source, partial.tokens) if partial is not None else (NOTHING, 0)
+        blocks = match.blocks[:]
+        needs = []
+        for side, room in zip(self.sides, rooms, strict=True):
+            reads = side.reads(blocks, source, inside)
+            idle = tuple(value for value in reads if side.values.is_idle(value) and value not in room.claimed)
+            needs.append(SideNeed(side.new(len(blocks), cover) + len(idle), idle))
+        return needs
+
+    def fits(self, needs: Sequence[SideNeed], rooms: Sequence[SideRoom]) -> bool:
+        """Whether every group can give that."""
+        return all(need.need <= room.left for need, room in zip(needs, rooms, strict=True))
+
+    def require(self, needs: Sequence[SideNeed], rooms: Sequence[SideRoom]) -> None:
+        """Raises `NoSpace` naming the first group that cannot."""
+        for side, need, room in zip(self.sides, needs, rooms, strict=True):
+            if need.need > room.left:
+                raise self.refusal(side, need.need, room.left, "the request")
+
+    def refusal(self, side: Side, need: int, available: int, what: str) -> NoSpace:
+        """What to raise when this group has not enough."""
+        return NoSpace(need, available, f"{what}, in group {side.group} ({self.kinds[side.group]}),")
+
+    def claim(self, holding: Holding, match: Match, partial: Partial | None) -> None:
+        """Pin what the hit reads in every group. The holding's tables begin here."""
+        inside = partial.tokens if partial is not None else 0
+        blocks = match.blocks[:]
+        holding.sides = [SideTable(prompt_length=holding.prompt_length) for _ in self.sides]
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            if isinstance(side, RecurrentSide):
+                table.branch = match.branch
+            side.claim(table, blocks, inside)
+            if partial is not None:
+                side.claim_source(table, partial.source, inside)
+
+    def open(self, holding: Holding, whole: int) -> Iterator[tuple[int, Wanted]]:
+        """Allocate as far as the tree's table reaches; (group, copy) for all that is to be copied first."""
+        cover = len(holding.table) * self.design.block_size
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            for wanted in side.open(table, whole, cover):
+                yield side.group, wanted
+
+    # -- while a request runs -------------------------------------------------------------------------
+
+    def require_more(self, holding: Holding, cover: int) -> None:
+        """Raises `NoSpace` unless every group can reach `cover` tokens."""
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            more = side.more(table, cover)
+            if more > side.values.available:
+                raise self.refusal(side, more, side.values.available, "the request")
+
+    def extend(self, holding: Holding, cover: int) -> None:
+        """Allocate up to `cover` tokens."""
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            side.extend(table, cover)
+
+    def store(self, holding: Holding, length: int, computed: int, ended: bool) -> None:
+        """The tree has the first `length` tokens of this request: hang from it what the groups have of them."""
+        if length <= 0:
+            return
+        stored = Stored(length, computed, self._homes(holding, length).__getitem__, ended)
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            kept = side.store(table, stored)
+            if kept and self._events is not None:
+                self._announce(holding.prompt, side, kept)
+
+    def _homes(self, holding: Holding, length: int) -> list[int]:
+        """The blocks of the tree under which a lookup would find these tokens, -1 for none.
+
+        Where tables keep duplicates, a request's own block need not be the one that is found.
+        """
+        design = self.design
+        held = range(-(-length // design.block_size))
+        homes = [holding.table[index] if design.owns(holding, index) else NOTHING for index in held]
+        if design.options.duplicates == "keep":
+            found = design.match(holding.prompt, length).blocks
+            homes[: length // design.block_size] = [
+                found[index] if index < len(found) else NOTHING for index in range(length // design.block_size)
+            ]
+        return homes
+
+    def move_on(self, holding: Holding, computed: int) -> Iterator[tuple[int, Wanted]]:
+        """So many tokens are computed: let go of what is out of reach; (group, copy) needed to go on."""
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            for wanted in side.move_on(table, computed):
+                yield side.group, wanted
+
+    def release(
+        self, holding: Holding, computed: int, targets: set[tuple[int, int]] | None
+    ) -> list[tuple[Side, list[int]]]:
+        """The request ends: let everything go. In flight (`targets` of copies given) some is quarantined: returned."""
+        quarantined = []
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            own = None if targets is None else {block for group, block in targets if group == side.group}
+            held = side.release(table, computed, own)
+            if held:
+                side.values.pool.quarantine(held)
+                quarantined.append((side, held))
+        holding.sides = ()
+        return quarantined
+
+    def forget_unused(self) -> None:
+        """Where the tree has no memory of its own: keep it in proportion to what hangs from it."""
+        if self.tree_group == NOTHING:
+            most = 4 * sum(self.capacities) + _SPARE
+            self.design.evict(self.design.idle - most)
+
+    def require_fork(self, holding: Holding, cover: int) -> None:
+        """Raises `NoSpace` unless every group can give a fork its blocks, up to `cover` tokens."""
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            needs = side.fork_needs(table) + side.more(table, cover)
+            if needs > side.values.available:
+                raise self.refusal(side, needs, side.values.available, "the fork")
+
+    def fork(self, holding: Holding, child: Holding, computed: int) -> Iterator[tuple[int, Wanted]]:
+        """Give the child the same tables; (group, copy) that it has to make."""
+        child.sides = [SideTable() for _ in self.sides]
+        for side, table, own in zip(self.sides, holding.sides, child.sides, strict=True):
+            for wanted in side.fork(table, own, computed):
+                yield side.group, wanted
+            side.extend(own, len(child.table) * self.design.block_size)
+
+    def why_not_back(self, holding: Holding, back: Back) -> str:
+        """Why a request cannot go back so far, "" when it can. Raises `NoSpace` when a copy has no room."""
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            needs = side.can_go_back(table, holding, back)
+            if needs < 0:
+                return f"group {side.group} ({self.kinds[side.group]}) has no longer what position {back.after} reads"
+            if needs > side.values.available:
+                raise self.refusal(side, needs, side.values.available, "the private copy of the block that is cut")
+        return ""
+
+    def go_back(self, holding: Holding, back: Back) -> list[tuple[int, Wanted]]:
+        """Do it; (group, copy) that the request has to make. Called before the tree's blocks are let go of."""
+        wanted: list[tuple[int, Wanted]] = []
+        for side, table in zip(self.sides, holding.sides, strict=True):
+            wanted += [(side.group, copy) for copy in side.go_back(table, holding, back)]
+        return wanted
+
+    def tables(self, holding: Holding) -> list[tuple[int, Sequence[int]]]:
+        """(group, table) of every group beside the tree; empty once released."""
+        return [(side.group, table.blocks) for side, table in zip(self.sides, holding.sides, strict=False)]
+
+    def private(self, holding: Holding) -> Iterator[tuple[int, int]]:
+        """(group, block) of all that the request owns alone."""
+        for side, table in zip(self.sides, holding.sides, strict=False):
+            for block in table.private():
+                yield side.group, block
+
+    def checkpoints(self, holding: Holding, begin: int, end: int) -> tuple[int, ...]:
+        """The lengths within (begin, end] at which a step should end, so that a state can be kept."""
+        found: set[int] = set()
+        for side, table in zip(self.sides, holding.sides, strict=False):
+            if isinstance(side, RecurrentSide):
+                found.update(side.checkpoints(table, begin, end))
+        return tuple(sorted(found))
+
+    # -- events -------------------------------------------------------------------------------------
+
+    def _announce(self, prompt: Prompt, side: Side, kept: Sequence[Kept]) -> None:
+        """One event for each run of neighbours. A value has the key of the block of the tree that it hangs from."""
+        assert self._events is not None
+        size = self.design.block_size
+        run: list[Kept] = []
+        keys: list[bytes] = []
+        for item in (*kept, None):
+            if run and (item is None or item.start != run[-1].end):
+                first, end = run[0], run[-1].end
+                before = first.home_end if first.start % size else first.start
+                parent = self._key(prompt, side, first.start, before) if first.start else None
+                tokens = bytes(prompt.tokens[first.start * TOKEN_BYTES : end * TOKEN_BYTES])
+                self._events.stored(keys, parent, tokens, prompt.scope, side.group)
+                run, keys = [], []
+            if item is not None:
+                key = self._key(prompt, side, item.end, item.home_end)
+                side.values.name(item.value, key)
+                run.append(item)
+                keys.append(key)
+
+    def _key(self, prompt: Prompt, side: Side, end: int, home_end: int) -> bytes:
+        """The key of the group's block that ends at token `end` inside the tree's block that ends at `home_end`.
+
+        Where several hang from one, their place follows the key.
+        """
+        size = self.design.block_size
+        start = (home_end - 1) // size * size
+        longest = min(start + size, len(prompt.tokens) // TOKEN_BYTES)
+        key = self.design.keys_at(prompt, start)[longest - home_end]
+        fine = side.values.per_block
+        return key if fine == 1 else key + bytes([(end - 1 - start) // (size // fine)])
+
+    # -- the whole ----------------------------------------------------------------------------------
+
+    def side(self, group: int) -> Side | None:
+        """The side of a group, None for the one whose blocks are the tree's."""
+        return self._by_group.get(group)
+
+    def retire(self) -> None:
+        """The weights changed: nothing can be found any more."""
+        for side in self.sides:
+            side.values.retire()
+
+    def clear(self) -> None:
+        """Drop everything, before the tree does."""
+        for side in self.sides:
+            side.values.clear()
+
+    def check(self, private: Iterable[tuple[int, int]]) -> None:
+        """Assert every invariant. `private`: (group, block) of all that requests own alone, once each."""
+        tree = set(self.design.blocks())
+        owned = list(private)
+        for side in self.sides:
+            side.values.check(tree, [block for group, block in owned if group == side.group])
+
+
+def tree_capacity(kinds: Sequence[Kind], capacities: Sequence[int]) -> int:
+    """Blocks of the tree: those of full attention, or as many as there can be."""
+    for kind, capacity in zip(kinds, capacities, strict=True):
+        if isinstance(kind, Full):
+            return capacity
+    return MAX_BLOCKS

@@ -1,0 +1,140 @@
+"""A group of recurrent layers: a hit ends exactly where a state was kept, for a state cannot be shortened.
+
+    tokens      0 ........ 64 ........ 128 ..... 150      a request works on one private state, in place
+    states                  s1          s2        live    at 64 and 128 it is handed to the tree, and copied on
+
+A state is kept where one is worth its memory: at every `interval`, at the last full block of the prompt (the
+prompt will come again with another end), where an earlier hit was cut for want of a state (prompts part there), and
+at the end of the request. Only where a step ends can it be kept: the steps of a prompt should end at `checkpoints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prefixcache.designs.base import Holding
+from prefixcache.designs.groups.kinds import Recurrent
+from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
+from prefixcache.designs.groups.values import Present, Values
+
+
+class RecurrentSide(Side):
+    """See the module. The table of a request has one entry: the state it works on."""
+
+    reason = "no checkpoint"
+
+    def __init__(self, group: int, values: Values, tree_size: int, kind: Recurrent) -> None:
+        super().__init__(group, values, tree_size)
+        self.kind = kind
+
+    # -- safety -------------------------------------------------------------------------------------
+
+    def safe(self, tree_blocks: Sequence[int]) -> Present:
+        there = self.values.present(tree_blocks)
+        return np.concatenate((np.ones(1, dtype=np.bool_), there))
+
+    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
+        state = self.values.at(source)
+        return state != NOTHING and self.values.covers(state, self.tree_size) == tokens
+
+    # -- admission ----------------------------------------------------------------------------------
+
+    def reads(self, tree_blocks: Sequence[int], source: int, tokens: int) -> list[int]:
+        if tokens:
+            return [self.values.at(source)]
+        return [self.values.at(tree_blocks[-1])] if len(tree_blocks) else []
+
+    def new(self, whole: int, cover: int) -> int:
+        return 1
+
+    def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
+        if len(tree_blocks) and not inside:
+            self.claim_source(table, tree_blocks[-1], 0)
+
+    def claim_source(self, table: SideTable, source: int, tokens: int) -> None:
+        state = self.values.at(source)
+        self.values.pin(state)
+        table.sources.append((0, state, 1))
+
+    def open(self, table: SideTable, whole: int, cover: int) -> list[Wanted]:
+        table.add(self.values.allocate(1), owned=False)
+        wanted = [Wanted(Source(self, state, private=False), table.blocks[0], 1) for _, state, _ in table.sources]
+        table.sources = []
+        return wanted
+
+    # -- while it runs ------------------------------------------------------------------------------
+
+    def more(self, table: SideTable, cover: int) -> int:
+        return 0
+
+    def checkpoints(self, table: SideTable, begin: int, end: int) -> list[int]:
+        """The lengths within (begin, end] at which a state is worth keeping, ascending."""
+        last = (table.prompt_length - 1) // self.tree_size * self.tree_size
+        found = {length for length in (last, table.branch) if begin < length <= end}
+        if self.kind.interval:
+            first = (begin // self.kind.interval + 1) * self.kind.interval
+            found.update(range(first, end + 1, self.kind.interval))
+        return sorted(found)
+
+    def store(self, table: SideTable, stored: Stored) -> list[Kept]:
+        length, state = stored.length, table.blocks[0]
+        rest = length % self.tree_size
+        if not length or length != stored.computed or table.owned[0] or self.values.pool.shared(state):
+            return []
+        if not stored.ended:
+            worth = self.checkpoints(table, length - 1, length)
+            if rest or not worth or not self.values.available:  # one more block is needed to go on with
+                return []
+        index = (length - 1) // self.tree_size
+        home = stored.home(index)
+        if home == NOTHING or self.values.at(home) != NOTHING:
+            return []
+        self.values.attach(home, 0, state, rest or None)
+        table.owned[0] = True
+        return [Kept(length - (rest or self.tree_size), length, length, state)]
+
+    def move_on(self, table: SideTable, length: int) -> list[Wanted]:
+        if not table.owned[0]:
+            return []
+        kept = table.blocks[0]
+        table.blocks[0], table.owned[0] = self.values.allocate(1)[0], False
+        return [Wanted(Source(self, kept, private=False), table.blocks[0], 1)]
+
+    def written_from(self, computed: int) -> int:
+        return 0
+
+    def fork_needs(self, table: SideTable) -> int:
+        return 1
+
+    def fork(self, table: SideTable, child: SideTable, computed: int) -> list[Wanted]:
+        child.add(self.values.allocate(1), owned=False)
+        child.branch, child.prompt_length = table.branch, table.prompt_length
+        return [Wanted(self._share(table.blocks[0]), child.blocks[0], 1)] if computed else []
+
+    # -- going back ---------------------------------------------------------------------------------
+
+    def _kept_at(self, holding: Holding, length: int) -> int:
+        """The state kept after this many tokens of the request, or -1."""
+        index = (length - 1) // self.tree_size
+        if length % self.tree_size or index >= holding.held:
+            return NOTHING
+        return self.values.at(holding.table[index])
+
+    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
+        if back.after == back.computed or not back.after:
+            return 0
+        if self._kept_at(holding, back.after) == NOTHING:
+            return -1
+        return int(self.values.pool.shared(table.blocks[0]))
+
+    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
+        if back.after == back.computed or not back.after:
+            return []
+        state = self._kept_at(holding, back.after)
+        self.values.pin(state)
+        if self.values.pool.shared(table.blocks[0]):  # a fork has yet to copy out of it
+            self.values.pool.give((table.blocks[0],))
+            table.blocks[0] = self.values.allocate(1)[0]
+        return [Wanted(Source(self, state, private=False), table.blocks[0], 1)]

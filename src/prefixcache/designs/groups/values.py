@@ -1,0 +1,216 @@
+"""What one attention group has cached: its blocks, each hanging from the block of the tree that it ends with.
+
+The tree is the design's own (radix nodes, chained hashes, a trie): a block of it stands for one whole prefix, so
+its id is all the name that a value needs. A place of the tree without a value is a tombstone: the prefix is known
+there, and this group has nothing for it (any more).
+
+    tree blocks    0 ── 1 ── 2 ── 3 ── 4        of the design; full attention owns their memory, if there is any
+    window         .    .    7    8    9        3 values; those of 0 and 1 have been evicted
+    recurrent      .    4    .    .    5        2 states
+
+    capacity = free + idle + pinned + quarantined, for each group by itself
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from prefixcache.blocks.pool import BlockPool
+from prefixcache.errors import InvariantError
+
+_NONE = -1
+
+Present = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class Values:
+    """The blocks of one group: in the tree (idle or pinned), private to requests, or empty.
+
+    Args:
+        capacity: blocks of this group's memory.
+        per_block: values that can hang from one block of the tree; more than one where the group's blocks are finer.
+        removed: told of the event keys of values that can no longer be found; None when nobody listens.
+    """
+
+    def __init__(self, capacity: int, per_block: int, removed: Callable[[Sequence[bytes]], None] | None) -> None:
+        self.pool = BlockPool(capacity)
+        self.per_block = per_block
+        self.evicted = 0
+        self._removed = removed
+        self._of = array("i")  # by place, tree block * per_block + offset: the value, or none
+        self._place: dict[int, int] = {}  # the same, from value to place
+        self._pins: dict[int, int] = {}  # values in use, and by how many
+        self._idle: OrderedDict[int, None] = OrderedDict()  # the others, the least recently released first
+        self._keys: dict[int, bytes] = {}  # event keys of the values that can be found
+        self._short: dict[int, int] = {}  # values of unfilled blocks: tokens that they cover
+        self._cut_off: set[int] = set()  # pinned values whose place has left the tree
+        self._old: set[int] = set()  # values under weights that are gone
+
+    # -- asking -------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> int:
+        """Values that nobody uses."""
+        return len(self._idle)
+
+    @property
+    def available(self) -> int:
+        """Blocks that a request can draw: empty and idle ones."""
+        return self.pool.free + len(self._idle)
+
+    def at(self, tree_block: int, offset: int = 0) -> int:
+        """The value that hangs there, or -1."""
+        place = tree_block * self.per_block + offset
+        return self._of[place] if place < len(self._of) else _NONE
+
+    def present(self, tree_blocks: Sequence[int]) -> Present:
+        """Whether a value hangs there, for every place of these blocks, shape (blocks * per_block,). O(places)."""
+        blocks = np.asarray(tree_blocks, dtype=np.int64)
+        places = (blocks[:, None] * self.per_block + np.arange(self.per_block)).ravel()
+        known = places < len(self._of)
+        found = np.zeros(len(places), dtype=np.bool_)
+        if self._of:
+            found[known] = np.frombuffer(self._of, dtype=np.int32)[places[known]] != _NONE
+        return found
+
+    def covers(self, value: int, full: int) -> int:
+        """Tokens that a value covers: `full`, unless it was stored with an unfilled block."""
+        return self._short.get(value, full)
+
+    def is_idle(self, value: int) -> bool:
+        """Whether nobody uses it."""
+        return value in self._idle
+
+    # -- using --------------------------------------------------------------------------------------
+
+    def attach(self, tree_block: int, offset: int, value: int, short: int | None) -> None:
+        """A private block becomes a value, pinned once by the one who had it. The place must be bare.
+
+        `short`: tokens that it covers when it is of an unfilled block.
+        """
+        place = tree_block * self.per_block + offset
+        if place >= len(self._of):
+            self._of.extend([_NONE] * (place + 1 - len(self._of)))
+        self._of[place] = value
+        self._place[value] = place
+        self._pins[value] = 1
+        if short is not None:
+            self._short[value] = short
+
+    def name(self, value: int, key: bytes) -> None:
+        """The key under which events speak of it."""
+        self._keys[value] = key
+
+    def pin(self, value: int) -> None:
+        """One more user."""
+        self._idle.pop(value, None)
+        self._pins[value] = self._pins.get(value, 0) + 1
+
+    def unpin(self, value: int) -> None:
+        """One user less. What nobody uses is the most recently released now, or empty if its place has gone."""
+        left = self._pins[value] - 1
+        if left:
+            self._pins[value] = left
+            return
+        del self._pins[value]
+        if value in self._cut_off:
+            self._cut_off.discard(value)
+            self.pool.give((value,))
+            return
+        self._idle[value] = None
+        if value in self._old:
+            self._idle.move_to_end(value, last=False)
+
+    # -- room ---------------------------------------------------------------------------------------
+
+    def allocate(self, blocks: int) -> array[int]:
+        """Private blocks, empty ones first; the caller has checked the room."""
+        self.evict(blocks - self.pool.free)
+        return self.pool.take(blocks)
+
+    def evict(self, blocks: int) -> int:
+        """Evict the least recently released values, wherever in the tree they hang; how many went."""
+        gone: list[int] = []
+        while len(gone) < blocks and self._idle:
+            value, _ = self._idle.popitem(last=False)
+            self._bare(value)
+            gone.append(value)
+        self._tell(gone)
+        self.pool.give(gone)
+        self.evicted += len(gone)
+        return len(gone)
+
+    def left(self, tree_blocks: Iterable[int]) -> None:
+        """These blocks are in the tree no more: what hangs from them is empty, or will be with its last user."""
+        of, per_block = self._of, self.per_block
+        gone: list[int] = []
+        known = len(of)
+        for block in tree_blocks:
+            for place in range(block * per_block, min((block + 1) * per_block, known)):
+                if of[place] != _NONE:
+                    gone.append(of[place])
+        for value in gone:
+            self._bare(value)
+        self._tell(gone)
+        for value in gone:
+            if value in self._idle:
+                del self._idle[value]
+                self.pool.give((value,))
+            else:
+                self._cut_off.add(value)
+
+    def _bare(self, value: int) -> None:
+        self._of[self._place.pop(value)] = _NONE
+        self._short.pop(value, None)
+        self._old.discard(value)
+
+    def _tell(self, values: Iterable[int]) -> None:
+        keys = [key for value in values if (key := self._keys.pop(value, None)) is not None]
+        if keys and self._removed is not None:
+            self._removed(keys)
+
+    # -- life of the index --------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """The weights changed: nothing here can be found any more, and it is evicted first."""
+        self._tell(list(self._place))
+        self._old.update(self._place)
+
+    def clear(self) -> None:
+        """Drop everything; the caller has made sure that nothing is pinned. No removals are told."""
+        self.pool.give(list(self._place))
+        self._of = array("i")
+        for held in (self._place, self._idle, self._keys, self._short, self._old):
+            held.clear()
+
+    def keys(self) -> Iterator[bytes]:
+        """Event keys of what can be found."""
+        return iter(self._keys.values())
+
+    def check(self, tree: set[int], private: Iterable[int]) -> None:
+        """Assert every invariant; raises `InvariantError`.
+
+        Args:
+            tree: the blocks that are in the tree.
+            private: this group's blocks that requests own alone, quarantined ones too, once each.
+        """
+        for value, place in self._place.items():
+            if self._of[place] != value:
+                raise InvariantError(f"value {value} is not at its place {place}")
+            if place // self.per_block not in tree:
+                raise InvariantError(f"value {value} hangs from block {place // self.per_block}, which is not cached")
+        if sum(value != _NONE for value in self._of) != len(self._place):
+            raise InvariantError("a place has a value that does not know it")
+        if set(self._idle) & set(self._pins) or any(count < 1 for count in self._pins.values()):
+            raise InvariantError("a value is idle and pinned, or pinned less than once")
+        if set(self._idle) | (set(self._pins) - self._cut_off) != set(self._place):
+            raise InvariantError("the values in the tree are not those that are idle or pinned")
+        if not self._cut_off <= set(self._pins) or not self._old <= set(self._place):
+            raise InvariantError("a value that was cut off or is old is not there")
+        if not set(self._keys) <= set(self._place) or not set(self._short) <= set(self._place):
+            raise InvariantError("a key or a length belongs to no value")
+        self.pool.check([*self._place, *self._cut_off, *private])

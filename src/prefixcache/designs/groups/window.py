@@ -1,0 +1,239 @@
+"""A group of sliding-window layers: a hit needs the blocks that the next position reads, and no others.
+
+    tokens         0 ............................ length
+    window of 8                         |<-- 7 -->|            first_read(length) = length + 1 - 8
+    blocks of 4    [  -1  ][  -1  ][ kept ][ kept ]            a block before it may be missing: nobody reads it
+
+A hole nearer than that ends the match in front of it, unless the blocks in front reach a window back themselves.
+Where the group's blocks are coarser than the tree's, they hang from every second (third ...) of its blocks, and
+hits end there; where they are finer, several hang from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from prefixcache.designs.base import Holding
+from prefixcache.designs.groups.kinds import Window
+from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
+from prefixcache.designs.groups.values import Present, Values
+
+
+class WindowSide(Side):
+    """See the module. Entry j of a table holds the tokens [j * block_size, (j + 1) * block_size)."""
+
+    reason = "anchor missing"
+
+    def __init__(self, group: int, values: Values, tree_size: int, kind: Window) -> None:
+        super().__init__(group, values, tree_size)
+        self.kind = kind
+        self.block_size = kind.block_size or tree_size
+        self._fine = values.per_block  # entries that hang from one block of the tree
+        self._coarse = max(1, self.block_size // tree_size)  # blocks of the tree behind one entry
+        self._sinks = -(-kind.sinks // self.block_size)  # entries that are always read
+
+    def _home(self, entry: int) -> tuple[int, int]:
+        """Index of the tree's block that an entry hangs from, and which of its places."""
+        return ((entry + 1) * self.block_size - 1) // self.tree_size, entry % self._fine
+
+    def _first(self, length: int) -> int:
+        """The first entry behind the sinks that the position `length` reads."""
+        return max(self.kind.first_read(length) // self.block_size, self._sinks)
+
+    # -- safety -------------------------------------------------------------------------------------
+
+    def safe(self, tree_blocks: Sequence[int]) -> Present:
+        there = self.values.present(tree_blocks[self._coarse - 1 :: self._coarse])
+        lengths = np.arange(len(tree_blocks) + 1) * self.tree_size
+        entries = lengths // self.block_size
+        # Of the first e entries: the last one that is missing, by e. It must be too far back to be read.
+        missing = np.where(there, NOTHING, np.arange(len(there)))
+        last_missing = np.maximum.accumulate(np.concatenate(([NOTHING], missing)))
+        read_from = np.maximum(lengths + 1 - self.kind.size, 0) // self.block_size
+        first_missing = int(np.argmin(there)) if not there.all() else len(there)
+        sinks = np.minimum(self._sinks, entries) <= first_missing
+        safe: Present = (lengths % self.block_size == 0) & (last_missing[entries] < read_from) & sinks
+        return safe
+
+    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
+        if self._coarse > 1:
+            return False
+        whole = len(tree_blocks)
+        for offset in range(-(-tokens // self.block_size)):
+            value = self.values.at(source, offset)
+            wanted = min(self.block_size, tokens - offset * self.block_size)
+            if value == NOTHING or self.values.covers(value, self.block_size) < wanted:
+                return False
+        begin = self._first(whole * self.tree_size + tokens)
+        near = begin // self._fine
+        there = self.values.present(tree_blocks[near:])[begin - near * self._fine :]
+        sinks = self.values.present(tree_blocks[: -(-self._sinks // self._fine)])[: self._sinks]
+        return bool(there.all() and sinks.all())
+
+    # -- admission ----------------------------------------------------------------------------------
+
+    def _read_entries(self, tree_blocks: Sequence[int], inside: int) -> list[tuple[int, int]]:
+        """(entry, value) of all that a hit reads of these whole blocks."""
+        entries = len(tree_blocks) * self.tree_size // self.block_size
+        begin = self._first(len(tree_blocks) * self.tree_size + inside)
+        found = []
+        for entry in (*range(min(self._sinks, entries)), *range(begin, entries)):
+            index, offset = self._home(entry)
+            if (value := self.values.at(tree_blocks[index], offset)) != NOTHING:
+                found.append((entry, value))
+        return found
+
+    def reads(self, tree_blocks: Sequence[int], source: int, tokens: int) -> list[int]:
+        found = [value for _, value in self._read_entries(tree_blocks, tokens)]
+        return found + [self.values.at(source, offset) for offset in range(-(-tokens // self.block_size))]
+
+    def new(self, whole: int, cover: int) -> int:
+        return max(-(-cover // self.block_size) - whole * self.tree_size // self.block_size, 0)
+
+    def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
+        entries = len(tree_blocks) * self.tree_size // self.block_size
+        table.add([NOTHING] * entries, owned=False)
+        for entry, value in self._read_entries(tree_blocks, inside):
+            self.values.pin(value)
+            table.blocks[entry] = value
+            table.owned[entry] = True
+        table.settled = entries
+        table.first = min(self._first(len(tree_blocks) * self.tree_size + inside), max(entries, self._sinks))
+
+    def claim_source(self, table: SideTable, source: int, tokens: int) -> None:
+        whole = len(table.blocks)
+        for offset in range(-(-tokens // self.block_size)):
+            value = self.values.at(source, offset)
+            self.values.pin(value)
+            table.sources.append((whole + offset, value, min(self.block_size, tokens - offset * self.block_size)))
+
+    def open(self, table: SideTable, whole: int, cover: int) -> list[Wanted]:
+        self.extend(table, cover)
+        wanted = [
+            Wanted(Source(self, value, private=False), table.blocks[entry], tokens)
+            for entry, value, tokens in table.sources
+        ]
+        table.sources = []
+        return wanted
+
+    # -- while it runs ------------------------------------------------------------------------------
+
+    def more(self, table: SideTable, cover: int) -> int:
+        return max(-(-cover // self.block_size) - len(table.blocks), 0)
+
+    def store(self, table: SideTable, stored: Stored) -> list[Kept]:
+        kept = []
+        size, length = self.block_size, stored.length
+        while table.settled < len(table.blocks) and table.settled * size < length:
+            entry = table.settled
+            end = (entry + 1) * size
+            if end > length and not (stored.ended and self._coarse == 1):
+                break
+            table.settled += 1
+            block = table.blocks[entry]
+            if block == NOTHING or table.owned[entry] or self.values.pool.shared(block):
+                continue
+            index, offset = self._home(entry)
+            if end > length:
+                index = (length - 1) // self.tree_size
+            home = stored.home(index)
+            if home != NOTHING and self.values.at(home, offset) == NOTHING:
+                self.values.attach(home, offset, block, length - entry * size if end > length else None)
+                table.owned[entry] = True
+                home_end = min((index + 1) * self.tree_size, length)
+                kept.append(Kept(entry * size, min(end, length), home_end, block))
+        return kept
+
+    def move_on(self, table: SideTable, length: int) -> list[Wanted]:
+        stop = min(self._first(length), len(table.blocks))
+        for entry in range(table.first, stop):
+            self._give_up(table, entry)
+            table.blocks[entry] = NOTHING
+        table.first = max(table.first, stop)
+        return []
+
+    def _give_up(self, table: SideTable, entry: int) -> None:
+        block = table.blocks[entry]
+        if block != NOTHING and table.owned[entry]:
+            self.values.unpin(block)
+        elif block != NOTHING:
+            self.values.pool.give((block,))
+        table.owned[entry] = False
+
+    def written_from(self, computed: int) -> int:
+        return computed // self.block_size
+
+    def fork_needs(self, table: SideTable) -> int:
+        return sum(1 for _ in table.private())
+
+    def fork(self, table: SideTable, child: SideTable, computed: int) -> list[Wanted]:
+        size = self.block_size
+        new = iter(self.values.allocate(self.fork_needs(table)))
+        wanted = []
+        for entry, (block, owned) in enumerate(zip(table.blocks, table.owned, strict=True)):
+            if block != NOTHING and owned:
+                self.values.pin(block)
+                child.add((block,), owned=True)
+            elif block != NOTHING:
+                child.add((next(new),), owned=False)
+                if entry * size < computed:
+                    tokens = min(size, computed - entry * size)
+                    wanted.append(Wanted(self._share(block), child.blocks[entry], tokens))
+            else:
+                child.add((NOTHING,), owned=False)
+        child.first, child.settled = table.first, table.settled
+        return wanted
+
+    # -- going back ---------------------------------------------------------------------------------
+
+    def _returning(self, table: SideTable, holding: Holding, back: Back) -> list[tuple[int, int]] | None:
+        """(entry, value) to pin again before going back; None when one of them has gone."""
+        found = []
+        for entry in range(self._first(back.after), min(table.first, -(-back.length // self.block_size))):
+            index, offset = self._home(entry)
+            value = self.values.at(holding.table[index], offset) if index < holding.held else NOTHING
+            if value == NOTHING or self.values.covers(value, self.block_size) < self.block_size:
+                return None
+            found.append((entry, value))
+        return found
+
+    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
+        returning = self._returning(table, holding, back)
+        if returning is None:
+            return -1
+        whole, rest = divmod(back.length, self.block_size)
+        if not rest or whole >= len(table.blocks):
+            return max(self._covered(table, back.length) - whole, 0)
+        stays = whole in dict(returning) or self._must_stay(table, whole, back.computed)
+        return stays + self._covered(table, back.length) - whole - 1
+
+    def _covered(self, table: SideTable, length: int) -> int:
+        """Entries that are left of a table as far as the tree's reaches when it is cut to `length` tokens."""
+        covered = -(-length // self.tree_size) * self.tree_size
+        return min(-(-covered // self.block_size), len(table.blocks))
+
+    def _must_stay(self, table: SideTable, entry: int, computed: int) -> bool:
+        """Whether what is computed in this block is not this request's to overwrite."""
+        shared = self.values.pool.shared(table.blocks[entry]) and entry * self.block_size < computed
+        return bool(table.owned[entry]) or shared
+
+    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
+        for entry, value in self._returning(table, holding, back) or ():
+            self.values.pin(value)
+            table.blocks[entry], table.owned[entry] = value, True
+        whole, rest = divmod(back.length, self.block_size)
+        keep, covered = whole + (rest > 0), self._covered(table, back.length)
+        for entry in range(len(table.blocks) - 1, keep - 1, -1):
+            self._give_up(table, entry)
+        del table.blocks[keep:], table.owned[keep:]
+        table.first = min(table.first, self._first(back.after))
+        table.settled = min(table.settled, whole)
+        wanted = []
+        if rest and whole < len(table.blocks) and self._must_stay(table, whole, back.computed):
+            source = Source(self, table.blocks[whole], private=not table.owned[whole])
+            table.blocks[whole], table.owned[whole] = self.values.allocate(1)[0], False
+            wanted = [Wanted(source, table.blocks[whole], min(rest, back.computed - whole * self.block_size))]
+        self.extend(table, covered * self.block_size)
+        return wanted

@@ -1,0 +1,72 @@
+"""Random histories of every design and preset with random groups, against what each layer would read."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from prefixcache import DESIGNS, PRESETS, Full, PrefixCache, Recurrent, Window
+from tests.groups.moves import play
+from tests.groups.world import World
+
+SETS: list[tuple[int, list[Any]]] = [
+    (2, [Full(), Window(4)]),
+    (4, [Full(), Window(8), Window(5)]),
+    (4, [Full(), Recurrent(8)]),
+    (4, [Full(), Recurrent()]),
+    (4, [Window(6)]),
+    (2, [Window(5, sinks=3), Full()]),
+    (4, [Full(), Window(9, block_size=2), Recurrent(4)]),
+    (2, [Full(), Window(7, block_size=4)]),
+    (1, [Full(), Window(3)]),
+    (4, [Recurrent(4)]),
+    (3, [Full(), Window(1)]),
+    (4, [Full(), Window(6), Window(11, sinks=2), Recurrent(8)]),
+    (4, [Full()]),
+]
+
+
+def make(name: str, rng: random.Random) -> PrefixCache:
+    """A cache with groups drawn at random: a set of the list, or any."""
+    size, groups = rng.choice(SETS) if rng.random() < 0.6 else drawn(rng)
+    options: dict[str, Any] = {}
+    if name == "radix" and size > 1 and rng.random() < 0.5:
+        options["partial"] = "copy"
+    capacity = [rng.randrange(10, 40) for _ in groups]
+    build = PrefixCache.preset if name in PRESETS else PrefixCache
+    return build(name, block_size=size, capacity=capacity, groups=groups, **options)
+
+
+def drawn(rng: random.Random) -> tuple[int, list[Any]]:
+    size = rng.choice((1, 2, 4, 6))
+    groups: list[Any] = [Full()] if rng.random() < 0.8 else []
+    for _ in range(rng.randrange(0 if groups else 1, 3)):
+        if rng.random() < 0.7:
+            own = rng.choice((None, None, size * 2, size // 2 or None))
+            groups.append(Window(rng.randrange(1, 20), sinks=rng.choice((0, 0, 1, 5)), block_size=own))
+        else:
+            groups.append(Recurrent(rng.choice((None, size, 2 * size))))
+    rng.shuffle(groups)
+    return size, groups
+
+
+@pytest.mark.parametrize("name", [*DESIGNS, *PRESETS])
+@pytest.mark.parametrize("history", range(25))
+def test_every_layer_reads_what_its_prefix_computed(name: str, history: int, seed: int) -> None:
+    rng = random.Random(f"{name} {seed} {history}")
+    world = World(make(name, rng), rng)
+    play(world, 120)
+
+
+def test_the_histories_meet_what_they_are_about(seed: int) -> None:
+    """Hits, and hits cut for want of an anchor or a checkpoint: else the histories would prove little."""
+    hits = cuts = 0
+    for history in range(20):
+        rng = random.Random(f"{seed} {history}")
+        world = World(make("radix", rng), rng)
+        play(world, 120)
+        hits, cuts = hits + world.hits, cuts + world.cuts
+    assert hits > 50
+    assert cuts > 20

@@ -1,0 +1,192 @@
+"""A cache with attention groups, the memory of its layers as stubs, and what each layer would read.
+
+Safety is recomputed from first principles and from nothing else: before a request computes position p, every layer
+looks at the slots that position p reads, and each must hold what was computed from exactly this prefix. Expected hits
+are computed from the events alone: what a consumer of them believes to be cached.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from prefixcache import Full, PrefixCache, Recurrent, Request, Scope, Stored, Window
+from prefixcache.events import Cleared, Removed
+
+Prefix = tuple[Any, ...]
+
+
+@dataclass
+class World:
+    """One cache, its live requests, and one stub memory per group.
+
+    A slot of full or window memory holds the prefix that ends at its position; a state block the prefix it was
+    made of. Copies are made as late as the contract allows.
+    """
+
+    cache: PrefixCache
+    rng: random.Random
+    live: list[Request] = field(default_factory=list)
+    resting: list[Request] = field(default_factory=list)
+    in_flight: list[Request] = field(default_factory=list)
+    memory: dict[tuple[int, int, int], Prefix] = field(default_factory=dict)
+    mirror: dict[int, dict[bytes, Prefix]] = field(default_factory=dict)
+    hits: int = 0
+    cuts: int = 0
+
+    def __post_init__(self) -> None:
+        self.mirror = {group: {} for group in range(len(self.cache.groups))}
+        self.names: dict[bytes, Prefix] = {}
+
+    # -- the layers ---------------------------------------------------------------------------------
+
+    def block_size(self, group: int) -> int:
+        kind = self.cache.groups[group]
+        return (kind.block_size if isinstance(kind, Window) else None) or self.cache.block_size
+
+    def slot(self, request: Request, group: int, position: int) -> tuple[int, int, int]:
+        size = self.block_size(group)
+        block = int(request.tables[group][position // size])
+        assert block >= 0, f"group {group}: position {position} is written or read, and has no block"
+        return group, block, position % size
+
+    def copy(self, request: Request) -> None:
+        for copy in request.copies:
+            slots = 1 if isinstance(self.cache.groups[copy.group], Recurrent) else copy.tokens
+            for offset in range(slots):
+                target = (copy.group, copy.target, offset)
+                self.memory.pop(target, None)
+                if (copy.group, copy.source, offset) in self.memory:
+                    self.memory[target] = self.memory[copy.group, copy.source, offset]
+        request.copied()
+
+    def read(self, request: Request, position: int) -> None:
+        """Position `position` is about to be computed: each layer reads what it needs."""
+        tokens = request.tokens.tolist()
+        for group, kind in enumerate(self.cache.groups):
+            if isinstance(kind, Recurrent):
+                state = (group, int(request.tables[group][0]), 0)
+                assert not position or self.memory.get(state) == (request.scope, *tokens[:position]), "another state"
+                continue
+            first = max(0, position + 1 - kind.size) if isinstance(kind, Window) else 0
+            sinks = min(kind.sinks, position) if isinstance(kind, Window) else 0
+            for at in (*range(min(sinks, first)), *range(first, position)):
+                found = self.memory.get(self.slot(request, group, at))
+                assert found == (request.scope, *tokens[: at + 1]), f"group {group} reads {found} at {at}"
+
+    def write(self, request: Request, begin: int, end: int) -> None:
+        tokens = request.tokens.tolist()
+        for group, kind in enumerate(self.cache.groups):
+            if isinstance(kind, Recurrent):
+                self.memory[group, int(request.tables[group][0]), 0] = (request.scope, *tokens[:end])
+                continue
+            for at in range(begin, end):
+                self.memory[self.slot(request, group, at)] = (request.scope, *tokens[: at + 1])
+
+    def compute(self, request: Request, end: int) -> None:
+        """One step: late copies, the layers read and write, and the cache is told.
+
+        A request that others have yet to copy from waits until they have.
+        """
+        own = {(group, int(block)) for group, table in enumerate(request.tables) for block in table}
+        for other in self.live:
+            if other is not request and any((copy.group, copy.source) in own for copy in other.copies):
+                self.copy(other)
+        while self.in_flight:
+            self.in_flight.pop().settled()
+        if request.copies:
+            self.copy(request)
+        begin = request.computed_tokens
+        if begin < end:
+            self.read(request, begin)
+            self.write(request, begin, end)
+        request.computed(end)
+
+    # -- what a consumer of events believes -------------------------------------------------------------
+
+    def take_events(self) -> None:
+        for event in self.cache.take_events()[2]:
+            if isinstance(event, Cleared):
+                self.mirror = {group: {} for group in self.mirror}
+            elif isinstance(event, Stored):
+                self._stored(event)
+            elif isinstance(event, Removed):
+                for key in event.keys:
+                    del self.mirror[event.group][key]
+
+    def _stored(self, event: Stored) -> None:
+        size = self.cache.block_size if isinstance(self.cache.groups[event.group], Recurrent) else None
+        size = size or self.block_size(event.group)
+        assert size * (len(event.keys) - 1) < len(event.tokens) <= size * len(event.keys)
+        before = self.names.get(event.parent) if event.parent is not None else (event.scope,)
+        for index, key in enumerate(event.keys):
+            piece = event.tokens[index * size : (index + 1) * size]
+            prefix = (*before, *piece) if before is not None else None
+            assert key not in self.mirror[event.group], "stored twice"
+            if prefix is not None:
+                assert self.names.setdefault(key, prefix) == prefix, "one key, two prefixes"
+            self.mirror[event.group][key] = prefix or ()
+            before = prefix
+
+    def expected(self, tokens: list[int], scope: Any) -> int:
+        """The longest whole-block hit that is safe for every layer, from the events alone."""
+        cached = {group: set(found.values()) for group, found in self.mirror.items()}
+        size = self.cache.block_size
+        full = self.cache.groups.index(Full())
+        best = 0
+        for length in range(size, len(tokens), size):
+            prefix = (scope, *tokens[:length])
+            if prefix not in cached[full]:
+                break
+            if all(self._safe(group, tokens, length, scope, cached[group]) for group in cached if group != full):
+                best = length
+        return best
+
+    def compare(self, tokens: list[int], scope: Scope | None, cached: int) -> None:
+        """A probe against the events: equal where hits end at block ends, else at least as long."""
+        options = self.cache.options
+        if options.visibility == "step":
+            return  # stored means registered there: it is matched one step later
+        if any(self.block_size(group) < self.cache.block_size for group in self.mirror):
+            return  # two blocks of the tree can begin alike, and a finer block hangs from one of them
+        if Full() not in self.cache.groups:
+            return  # a tree without memory is not announced
+        expected = self.expected(tokens, replace(scope or Scope(), generation=self.cache.generation))
+        exact = options.partial == "off" and self.cache.design_name != "naive"
+        assert cached == expected if exact else cached >= expected, (cached, expected)
+
+    def _safe(self, group: int, tokens: list[int], length: int, scope: Any, cached: set[Prefix]) -> bool:
+        kind = self.cache.groups[group]
+        if isinstance(kind, Recurrent):
+            return (scope, *tokens[:length]) in cached
+        assert isinstance(kind, Window)
+        size = self.block_size(group)
+        if length % size:
+            return False
+        read = {at // size for at in range(length) if at > length - kind.size or at < kind.sinks}
+        return all((scope, *tokens[: (block + 1) * size]) in cached for block in read)
+
+    # -- after every operation ------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self.cache.check()
+        for group in range(len(self.cache.groups)):
+            books = self.cache.books(group)
+            assert min(books.free, books.idle, books.pinned, books.quarantined) >= 0
+        self.take_events()
+        stats = self.cache.stats()
+        assert 0 <= stats.hits <= stats.queries and stats.cached_tokens <= stats.prompt_tokens
+
+    def finish(self) -> None:
+        """Close all, evict all: every group's memory is empty again."""
+        for request in self.live:
+            request.close()
+        for request in self.in_flight:
+            request.settled()
+        for group in range(len(self.cache.groups)):
+            self.cache.evict(2**31 - 1, group=group)
+            books = self.cache.books(group)
+            assert books.free == sum((books.free, books.idle, books.pinned, books.quarantined)), (group, books)
+        self.check()
+        assert not any(self.mirror.values())

@@ -2,7 +2,7 @@
 
 Written from the rules, not from the design under test. One window, one tier. Where the contract differs
 from the original (at most n-1 tokens are reused, a copy that finds no room is no refusal), it is the contract
-that is written here, and marked.
+that is written here, and marked; so are times to live, which the original does not have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ class Page:
     tokens: tuple[int, ...]
     parent: Page | None  # None for the root of a scope
     priority: int = DEFAULT_PRIORITY
+    ttl: float | None = None
     children: list[Page] = field(default_factory=list)  # in order of insertion
     holders: int = 0
-    released: int = 0  # when the last holder let go
+    released: int = 0  # when the last holder let go, as a number in their order
+    released_at: float = 0.0  # the same by the clock
     in_tree: bool = True
 
     def prefix(self) -> tuple[int, ...]:
@@ -32,15 +34,17 @@ class Page:
 class Sequence:
     tokens: list[int]
     scope: object
-    priorities: list[tuple[int, int]]  # (first token, priority), sorted
+    wishes: list[tuple[int, int, float | None]]  # (first token, priority, time to live), sorted
     root: Page
     held: list[Page]  # pages of the tree at its beginning
     private: int  # blocks of its own behind them
     computed: int
     source: Page | None = None  # held until it is copied
 
-    def priority(self, at: int) -> int:
-        return next((level for start, level in reversed(self.priorities) if start <= at), DEFAULT_PRIORITY)
+    def wish(self, at: int) -> tuple[int, float | None]:
+        return next(
+            ((level, ttl) for start, level, ttl in reversed(self.wishes) if start <= at), (DEFAULT_PRIORITY, None)
+        )
 
 
 class Refused(Exception):
@@ -54,6 +58,7 @@ class ModelV2:
         self.live: list[Sequence] = []
         self.replaced: list[Page] = []  # out of the tree, held by somebody
         self.time = 0
+        self.now = 0.0
 
     # -- what can be asked ------------------------------------------------------------------------
 
@@ -136,17 +141,18 @@ class ModelV2:
             return whole - 1, whole + drawn, "take", room
         return whole, whole + drawn, "", room
 
-    def open(self, scope: object, tokens: list[int], priorities: list[tuple[int, int]]) -> Sequence:
+    def open(self, scope: object, tokens: list[int], wishes: list[tuple[int, int, float | None]]) -> Sequence:
         path, source, common = self.match(scope, tokens[:-1])  # contract: at most n-1
         new, need, what, room = self.plan(path, source, len(tokens))
         if need > room:
             raise Refused
+        self.expire()
         for page in path:
             page.holders += 1
         cached = len(path) * self.size
         # The original has no root before something is stored under it.
         root = self.roots.get(scope, Page((), None))
-        sequence = Sequence(list(tokens), scope, priorities, root, path, 0, cached)
+        sequence = Sequence(list(tokens), scope, wishes, root, path, 0, cached)
         self.live.append(sequence)
         if what:
             assert source is not None
@@ -165,6 +171,12 @@ class ModelV2:
             self.unlink(source)
             sequence.private += 1
         return sequence
+
+    def expire(self) -> None:
+        """Contract: what nobody has used for its time falls to the default priority; its recency stays."""
+        for page in self.idle():
+            if page.ttl is not None and page.released_at + page.ttl <= self.now:
+                page.priority, page.ttl = DEFAULT_PRIORITY, None
 
     def hold_path(self, page: Page, more: int) -> None:
         """Contract: whoever holds a block holds what is before it."""
@@ -243,7 +255,7 @@ class ModelV2:
         return self.roots.setdefault(sequence.scope, Page((), None))
 
     def add(self, sequence: Sequence, parent: Page, tokens: tuple[int, ...], at: int) -> Page:
-        page = Page(tokens, parent, sequence.priority(at))
+        page = Page(tokens, parent, *sequence.wish(at))
         parent.children.append(page)
         for child in list(parent.children):
             if len(child.tokens) < len(tokens) and tokens[: len(child.tokens)] == child.tokens:
@@ -281,7 +293,7 @@ class ModelV2:
 
     def queue(self, page: Page) -> None:
         self.time += 1
-        page.released = self.time
+        page.released, page.released_at = self.time, self.now
 
 
 def common_prefix(left: tuple[int, ...], right: tuple[int, ...]) -> int:

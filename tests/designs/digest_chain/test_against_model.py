@@ -12,9 +12,12 @@ from prefixcache import Cleared, NoSpace, PrefixCache, Removed, Scope, Stored
 from prefixcache.blocks.eviction.lru import LRU
 from prefixcache.designs.digest_chain.design import DigestChainDesign
 from prefixcache.designs.digest_chain.tree import DigestTree
+from prefixcache.designs.digest_chain.uses import Uses
 from tests.designs.digest_chain.model_v2 import DEFAULT_PRIORITY, ModelV2, Refused
+from tests.model.setup import Clock
 
 SALTS = (None, "a")
+TTLS = (None, None, 1.0, 2.0, 5.0)
 
 
 class Mirror:
@@ -53,8 +56,12 @@ class Pair:
         self.alphabet = rng.choice([2, 2, 3, 6])
         self.most = rng.choice([6, 10, 16])
         self.retains = rng.random() < 0.5
-        self.cache = PrefixCache.preset("trtllm-v2", block_size=self.size, capacity=capacity, child_limit=child_limit)
+        self.clock = Clock()
+        self.cache = PrefixCache.preset(
+            "trtllm-v2", block_size=self.size, capacity=capacity, child_limit=child_limit, clock=self.clock
+        )
         self.model = ModelV2(self.size, capacity, child_limit)
+        self.model.now = self.clock.now
         self.mirror = Mirror(self.cache)
         self.live: list[tuple[Any, Any]] = []
         self.known: list[list[int]] = [[1]]
@@ -70,30 +77,33 @@ class Pair:
 
     def step(self) -> None:
         rng = self.rng
-        name = rng.choices(["open", "computed", "append", "close", "evict", "copied"], [5, 5, 2, 4, 1, 2])[0]
+        names = ["open", "computed", "append", "close", "evict", "copied", "advance"]
+        name = rng.choices(names, [5, 5, 2, 4, 1, 2, 2])[0]
         getattr(self, f"do_{name}")()
         self.compare()
 
     def do_open(self) -> None:
         tokens, salt = self.prompt(), self.rng.choice(SALTS)
-        ranges: list[tuple[int, int | None, int]] = []
+        ranges: list[tuple[int, int | None, int, float | None]] = []
         if self.retains:
             edges = sorted({0, *(self.rng.randrange(1, len(tokens) + 1) for _ in range(self.rng.randint(0, 2)))})
             for start, end in zip(edges, [*edges[1:], None], strict=True):
-                ranges.append((start, end, self.rng.choice([10, DEFAULT_PRIORITY, 80])))
+                ranges.append((start, end, self.rng.choice([10, DEFAULT_PRIORITY, 80]), self.rng.choice(TTLS)))
         assert self.cache.probe(tokens, Scope(salt=salt)).cached == self.model.probe(salt, tokens)
         # Ranges end with the prompt; what is generated behind it has a priority of its own.
-        levels = [(start, level) for start, _, level in ranges]
-        decode = self.rng.choice([10, 80]) if ranges else None
+        wishes = [(start, level, ttl) for start, _, level, ttl in ranges]
+        decode, decode_ttl = (self.rng.choice([10, 80]), self.rng.choice(TTLS)) if ranges else (None, None)
         if decode is not None:
-            levels.append((len(tokens), decode))
+            wishes.append((len(tokens), decode, decode_ttl))
         try:
-            sequence = self.model.open(salt, tokens, levels)
+            sequence = self.model.open(salt, tokens, wishes)
         except Refused:
             with pytest.raises(NoSpace):
                 self.cache.open(tokens, Scope(salt=salt))
             return
-        request = self.cache.open(tokens, Scope(salt=salt), priority=ranges or None, decode_priority=decode)
+        request = self.cache.open(
+            tokens, Scope(salt=salt), priority=ranges or None, decode_priority=decode, decode_ttl=decode_ttl
+        )
         assert request.cached == sequence.computed
         self.live.append((request, sequence))
 
@@ -133,6 +143,10 @@ class Pair:
     def do_evict(self) -> None:
         count = self.rng.randint(0, 4)
         assert self.cache.evict(count) == self.model.evict(count)
+
+    def do_advance(self) -> None:
+        self.clock.now += self.rng.choice([0.5, 1.0, 3.0])
+        self.model.now = self.clock.now
 
     def do_copied(self) -> None:
         if self.live:
@@ -290,6 +304,20 @@ def a_copy_is_no_use_of_its_source(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DigestChainDesign, "drop", drop)
 
 
+def nothing_expires(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Uses, "expire", lambda self: None)
+
+
+def expired_count_as_just_used(patch: pytest.MonkeyPatch) -> None:
+    def expire(self: Any) -> None:
+        for node in self._deadlines.due(self._clock()):
+            self.begin()
+            node.priority, node.ttl, node.last_access = DEFAULT_PRIORITY, None, self.tick
+            self.items.rerank(node)
+
+    patch.setattr(Uses, "expire", expire)
+
+
 RULES: list[Callable[[pytest.MonkeyPatch], None]] = [
     no_child_limit,
     limit_hides_exact_tails,
@@ -301,6 +329,8 @@ RULES: list[Callable[[pytest.MonkeyPatch], None]] = [
     priorities_do_not_matter,
     victims_are_dropped_one_by_one,
     a_copy_is_no_use_of_its_source,
+    nothing_expires,
+    expired_count_as_just_used,
 ]
 
 

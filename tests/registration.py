@@ -51,8 +51,8 @@ _HASH_CHAIN = {
     "duplicates": ("keep",),
     "visibility": ("step",),
 }
-_BLOCK_TRIE = {"partial": ("off", "take"), "tails": ("all",)}
-_DIGEST_CHAIN = {"partial": ("off", "take"), "evict_unit": ("node",)}
+_BLOCK_TRIE = {"partial": ("off", "take"), "tails": ("all",), "child_limit": (1, 2, 32)}
+_DIGEST_CHAIN = {"partial": ("off", "take"), "evict_unit": ("node",), "child_limit": (1, 2, 32)}
 
 DESIGNS: dict[str, Traits] = {
     "naive": Traits(_COMMON),

@@ -67,9 +67,14 @@ class Setup:
         return callable(self.options.get("hash"))
 
     @property
+    def gives_up(self) -> bool:
+        """Whether hits inside a block end where there are too many children to choose from."""
+        return self.partial and self.options.get("child_limit") is not None
+
+    @property
     def hides(self) -> bool:
         """Whether a computed block may be out of a probe's reach: it finds that or less."""
-        return self.delayed or self.collides or self.looks_ahead
+        return self.delayed or self.collides or self.looks_ahead or self.gives_up
 
     @property
     def exact(self) -> bool:

@@ -88,4 +88,4 @@ class Setup:
 
 
 # Options that change how things are found, not what is found or leaves.
-NEUTRAL = {"partial", "hash", "search", "child_hash", "lookahead_by", "must_fit"}
+NEUTRAL = {"partial", "hash", "search", "child_hash", "child_limit", "lookahead_by", "must_fit"}

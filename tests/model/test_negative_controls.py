@@ -13,7 +13,7 @@ from tests.registration import DESIGNS
 # A fixed budget of the same examples in every run. The first failure is enough, so nothing is shrunk.
 _BUDGET = settings(
     settings.get_profile("default"),
-    max_examples=300,
+    max_examples=1000,
     stateful_step_count=30,
     derandomize=True,
     phases=[Phase.generate],

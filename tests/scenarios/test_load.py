@@ -44,7 +44,7 @@ def _load(folder: Path, text: str) -> s.Scenario:
         (HEAD + "  - books: {}\n    reset: {}\n", 3, "step 1: one step at a time, here is `books` and `reset`"),
         (HEAD + "  - expect: {cached: 4}\n", 3, "step 1: one step at a time, here is nothing but `expect`"),
         (HEAD + "  - books\n", 3, "step 1: a step is a map"),
-        (HEAD + "  - books: {of: A}\n", 3, "unknown key `of`; keys of `books`: none"),
+        (HEAD + "  - books: {of: A}\n", 3, "unknown key `of`; keys of `books`: group"),
         (HEAD + "  - run: {tokens: [1], temperature: 1}\n", 3, "unknown key `temperature`; keys of a prompt: tokens"),
         (HEAD + "  - run: {scope: {salt: a}}\n", 3, "`tokens` is missing"),
         (HEAD + "  - run: {tokens: 5}\n", 3, "a list of tokens is wanted"),

@@ -36,6 +36,10 @@ class Owner:
     extra_ids: tuple[int, ...] | None = None
     why_not: str = ""
 
+    @property
+    def tables(self) -> tuple[list[int], ...]:
+        return (self.block_table,)
+
 
 def _written(owner: Owner, block_size: int = 2) -> KVOracle:
     oracle = KVOracle(block_size)

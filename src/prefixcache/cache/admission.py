@@ -242,7 +242,8 @@ class Admission:
         """The hit without what lies inside a block: every group must be able to resume there instead."""
         whole = self.core.match(prompt, match.tokens)
         whole.cut += match.cut
-        whole.cut_by = whole.cut_by or match.cut_by
+        if not whole.cut_by:
+            whole.cut_by, whole.cut_group = match.cut_by, match.cut_group
         return whole
 
     def _cover(self, plan: Plan) -> int:

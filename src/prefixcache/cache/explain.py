@@ -34,7 +34,8 @@ class Explanation:
         cached: tokens that could be reused now; the token at this position is the first that is not.
         reason: "complete" (all but the last token are), "last token" (the rest of the prompt is cached, but one
             token must be computed), "lookahead" (a draft model's token), "limit" (a rule of the design hides
-            it), "no room" (for the copy of a part of a block), "evicted", "not computed" (a live request is
+            it), "anchor missing" and "no checkpoint" (a window or recurrent layers cannot go on where more is cached),
+            "no room" (for the copy of a part of a block), "evicted", "not computed" (a live request is
             about to), "boundary" (more tokens agree, or none are left to fill a block, but hits end at block
             ends), "media" (cached without these media), "scope" (cached in another scope), "never seen",
             "not found" (never seen, or removed too long ago to know), "empty", "uncacheable", "old generation".
@@ -92,6 +93,8 @@ class Explainer:
         def because(reason: str, detail: str, evicted_at: float | None = None) -> Explanation:
             return Explanation(at, reason, detail, agreeing, evicted_at)
 
+        if self._core.groups is not None and plan.match.cut:
+            yield because(plan.match.cut_by, self._core.groups.why_cut(plan.match))
         if plan.dropped:
             yield because("lookahead", f"{plan.dropped} tokens behind token {at} are left to the draft model")
         whole = design.match(prompt, length)

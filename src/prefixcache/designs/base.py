@@ -89,6 +89,7 @@ class Match:
         dropped: tokens that agree and are not reusable because a draft model looks one token ahead.
         cut: tokens more that are cached, and that another attention group cannot resume behind.
         cut_by: why it cannot: "anchor missing" (a window) or "no checkpoint" (a recurrent state).
+        cut_group: which group.
         branch: how long the hit would be if recurrent states were kept everywhere.
     """
 
@@ -100,6 +101,7 @@ class Match:
     dropped: int = 0
     cut: int = 0
     cut_by: str = ""
+    cut_group: int = 0
     branch: int = 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from prefixcache.designs.groups import Full, Kind, Window
 from prefixcache.events import Cleared, Event, Moved, Removed, Stored
 
 
@@ -75,10 +76,11 @@ class EventLog:
     and keeps its name. An event about several keys is shown as one entry per key.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, groups: Sequence[Kind] = (Full(),)) -> None:
+        self._sizes = [(isinstance(kind, Window) and kind.block_size) or block_size for kind in groups]
+        self._tree_group = groups.index(Full()) if Full() in groups else None
         self._names: dict[bytes, str] = {}
-        self._mirror: set[bytes] = set()
+        self._mirror: set[tuple[int, bytes]] = set()
         self._recent: list[dict[str, Any]] = []
 
     def add(self, events: Sequence[Event]) -> list[str]:
@@ -94,16 +96,15 @@ class EventLog:
         match event:
             case Stored():
                 return self._stored(event)
-            case Removed(keys=keys):
-                self._recent += [{"removed": self._name(key)} for key in keys]
-                unknown = [key for key in keys if key not in self._mirror]
-                self._mirror.difference_update(keys)
+            case Removed(keys=keys, group=group):
+                self._recent += [{"removed": self._name(key)} | self._shown(group) for key in keys]
+                unknown = [key for key in keys if (group, key) not in self._mirror]
+                self._mirror.difference_update((group, key) for key in keys)
                 return [f"removed {self._name(key)}, which no event had stored" for key in unknown]
             case Moved(keys=keys, tier=tier):
                 self._recent += [{"moved": self._name(key), "tier": tier} for key in keys]
-                return [
-                    f"moved {self._name(key)}, which no event had stored" for key in keys if key not in self._mirror
-                ]
+                unknown = [key for key in keys if (self._tree_group or 0, key) not in self._mirror]
+                return [f"moved {self._name(key)}, which no event had stored" for key in unknown]
             case Cleared():
                 self._recent.append({"cleared": True})
                 self._mirror.clear()
@@ -111,22 +112,27 @@ class EventLog:
 
     def _stored(self, event: Stored) -> list[str]:
         faults = []
-        if event.parent is not None and event.parent not in self._mirror:
+        # Only the tree's group is stored without holes: in others the block before may be missing.
+        unknown = event.parent is not None and (event.group, event.parent) not in self._mirror
+        if event.parent is not None and unknown and event.group == self._tree_group:
             faults.append(f"stored {self._name(event.keys[0])} behind {self._name(event.parent)}, which is not stored")
-        parent, scope = event.parent, _scope(event.scope)
+        parent, scope, size = event.parent, _scope(event.scope), self._sizes[event.group]
         for index, key in enumerate(event.keys):
-            start = index * self._block_size
             entry = {
                 "stored": self._name(key),
                 "parent": None if parent is None else self._name(parent),
-                "tokens": [int(token) for token in event.tokens[start : start + self._block_size]],
+                "tokens": [int(token) for token in event.tokens[index * size : (index + 1) * size]],
             }
-            self._recent.append(entry | ({"scope": scope} if scope else {}))
-            if key in self._mirror:
+            self._recent.append(entry | ({"scope": scope} if scope else {}) | self._shown(event.group))
+            if (event.group, key) in self._mirror:
                 faults.append(f"stored {self._name(key)}, which is stored already")
-            self._mirror.add(key)
+            self._mirror.add((event.group, key))
             parent = key
         return faults
+
+    def _shown(self, group: int) -> dict[str, int]:
+        """The attention group, where there are several."""
+        return {"group": group} if len(self._sizes) > 1 else {}
 
     def _name(self, key: bytes) -> str:
         return self._names.setdefault(key, f"k{len(self._names)}")

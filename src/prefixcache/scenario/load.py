@@ -11,7 +11,7 @@ from prefixcache.scenario import steps as s
 from prefixcache.scenario.fields import FieldReader
 from prefixcache.scenario.located import LocatedList, LocatedMap, plain, read
 
-_EVENT = ("stored", "parent", "tokens", "scope", "removed", "moved", "tier", "cleared")
+_EVENT = ("stored", "parent", "tokens", "scope", "removed", "moved", "tier", "cleared", "group")
 
 
 def load(file: Path) -> s.Scenario:
@@ -44,7 +44,7 @@ class _Loader(FieldReader):
             "reserve": self._reserve,
             "pin": self._pin,
             "unpin": lambda line, value: s.Unpin(self._of(line, value)),
-            "evict": lambda line, value: s.Evict(self.count(line, "evict", value)),
+            "evict": self._evict,
             "advance": self._advance,
         }
         for how in ("close", "abort", "preempt"):
@@ -101,7 +101,9 @@ class _Loader(FieldReader):
         if not self._designs and len(named) != 1:
             raise self.fault(line, "`cache` names one `design` or one `preset` (or the file has `designs`)")
         for key in ("block_size", "capacity"):
-            if not isinstance(cache.get(key), int):
+            given = cache.get(key)
+            per_group = key == "capacity" and "groups" in cache and isinstance(given, list)
+            if not isinstance(given, int) and not per_group:
                 raise self.fault(cache.lines.get(key, line), f"`cache` needs `{key}`, a number (`capacity` in blocks)")
         if "clock" in cache:
             raise self.fault(cache.lines["clock"], "the clock is the runner's; move it with the step `advance`")
@@ -150,11 +152,7 @@ class _Loader(FieldReader):
         for event in values["events"]:
             if not isinstance(event, LocatedMap):
                 raise self.fault(values.lines["events"], "an event is a map, for example {removed: k0}")
-            self.known(
-                event,
-                _EVENT,
-                "of an event",
-            )
+            self.known(event, _EVENT, "of an event")
             if "tokens" in event:
                 event["tokens"] = self.tokens(event.lines["tokens"], event["tokens"])
 
@@ -197,10 +195,20 @@ class _Loader(FieldReader):
 
     def _ask(self, what: str) -> Callable[[int, Any], s.Action]:
         def reader(line: int, value: Any) -> s.Action:
-            self.fields(line, {} if value is None else value, (), f"of `{what}`")
-            return s.Ask(what)
+            allowed = ("group",) if what == "books" else ()
+            fields = self.fields(line, {} if value is None else value, allowed, f"of `{what}`")
+            return s.Ask(what, self._group(line, fields))
 
         return reader
+
+    def _evict(self, line: int, value: Any) -> s.Evict:
+        if not isinstance(value, LocatedMap):
+            return s.Evict(self.count(line, "evict", value))
+        fields = self.fields(line, value, ("blocks", "group"), "of `evict`")
+        return s.Evict(self.count(line, "blocks", fields.get("blocks")), self._group(line, fields))
+
+    def _group(self, line: int, fields: LocatedMap) -> int | None:
+        return self.count(line, "group", fields["group"]) if "group" in fields else None
 
     def _resume(self, line: int, value: Any) -> s.Resume:
         fields = self._of_map(line, value, ("append",))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from prefixcache.designs.groups import Full, Kind, Recurrent, Window
 from prefixcache.errors import PrefixCacheError
 
 _Tokens = npt.NDArray[np.uint32]
@@ -61,7 +62,7 @@ class Owner(Protocol):
     @property
     def extra_ids(self) -> Any: ...
     @property
-    def block_table(self) -> Any: ...
+    def tables(self) -> Any: ...
 
 
 class _Position(NamedTuple):
@@ -106,13 +107,16 @@ class KVOracle:
 
     Args:
         block_size: slots of a block.
+        groups: attention groups, in the order of the tables. A window's slots are checked where a layer would read
+            them; a block of a recurrent group holds one state, which stands for all tokens before it.
 
     It owns no blocks and never asks the cache anything: it sees only tables, tokens and copies.
     Memory grows with the distinct prefixes that were written, not with the cache's capacity.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, groups: Sequence[Kind] = (Full(),)) -> None:
+        self._groups = groups
+        self._sizes = [_slots_of(kind, block_size) for kind in groups]
         self._memory: dict[tuple[int, int], list[int | None]] = {}  # (group, block) -> content per slot
         self._numbers: dict[tuple[int, Hashable], int] = {}
         self._origins: list[tuple[int, Hashable]] = []  # content -> (content before it, last position)
@@ -131,7 +135,7 @@ class KVOracle:
                 if source[offset] is None:
                     raise OracleError(
                         f"copy of {move.tokens} tokens from block {move.source} to block {move.target}: "
-                        f"source slot {move.source * self._block_size + offset} was never written"
+                        f"source slot {move.source * self._sizes[move.group] + offset} was never written"
                     )
             self._slots(move.group, move.target)[: move.tokens] = source[: move.tokens]
 
@@ -142,11 +146,19 @@ class KVOracle:
             OracleError: a position lies behind the request's tokens or outside its table.
         """
         contents = self._contents(request, stop)
-        for position, slots, offset in self._walk(request, start, stop):
-            slots[offset] = contents[position]
+        for group, kind in enumerate(self._groups):
+            if isinstance(kind, Recurrent):
+                if start < stop:
+                    self._state(request, group)[0] = contents[stop - 1]
+                continue
+            for position, slots, offset in self._walk(request, group, range(start, stop)):
+                slots[offset] = contents[position]
 
-    def verify(self, request: Owner, length: int) -> None:
-        """Check that the slots of positions [0, length) hold exactly this request's KV. O(length).
+    def verify(self, request: Owner, length: int, computed: int | None = None) -> None:
+        """Check that what the next step reads holds exactly this request's KV. O(length).
+
+        That is the slots of positions [0, length) for full attention, the window of the position behind `computed`
+        (`length` unless given) and its sinks, and the state of recurrent layers when all `computed` are checked.
 
         A block that `computed` moved the request onto is checked like any other: it must hold the
         same content as the block that was given back.
@@ -155,39 +167,55 @@ class KVOracle:
             OracleError: names the first wrong position, its slot, the expected and the found content.
         """
         contents = self._contents(request, length)
-        for position, slots, offset in self._walk(request, 0, length):
-            if slots[offset] != contents[position]:
-                block = int(request.block_table[position // self._block_size])
-                raise OracleError(
-                    f"request {request.id}, position {position}, slot {block * self._block_size + offset} "
-                    f"(block {block}): expected {self._describe(contents[position])}, "
-                    f"found {self._describe(slots[offset])}"
-                )
+        computed = length if computed is None else computed
+        for group, kind in enumerate(self._groups):
+            if isinstance(kind, Recurrent):
+                if length == computed and length and (state := self._state(request, group)[0]) != contents[length - 1]:
+                    raise OracleError(
+                        f"request {request.id}, group {group}: expected the state of "
+                        f"{self._describe(contents[length - 1])}, found {self._describe(state)}"
+                    )
+                continue
+            for position, slots, offset in self._walk(request, group, _read(kind, length, computed)):
+                if slots[offset] != contents[position]:
+                    size = self._sizes[group]
+                    block = int(request.tables[group][position // size])
+                    raise OracleError(
+                        f"request {request.id}, position {position}, slot {block * size + offset} "
+                        f"(block {block}): expected {self._describe(contents[position])}, "
+                        f"found {self._describe(slots[offset])}"
+                    )
 
     def fork(self, parent: Owner, child: Owner) -> None:
         """`child` is another sample of `parent`: it may read its KV even where that is good for nobody else."""
         self._alone[child.id] = self._alone.get(parent.id, parent.id)
 
-    def _walk(self, request: Owner, start: int, stop: int) -> Iterable[tuple[int, list[int | None], int]]:
+    def _walk(
+        self, request: Owner, group: int, positions: Sequence[int]
+    ) -> Iterable[tuple[int, list[int | None], int]]:
         """Yield (position, slots of its block, offset in the block)."""
-        table = [int(block) for block in request.block_table]
-        if start < stop and (start < 0 or stop > len(table) * self._block_size):
+        table, size = [int(block) for block in request.tables[group]], self._sizes[group]
+        if len(positions) and (positions[0] < 0 or positions[-1] >= len(table) * size):
             raise OracleError(
-                f"request {request.id}: positions {start}..{stop - 1} are not all in its table of "
-                f"{len(table)} blocks of {self._block_size}"
+                f"request {request.id}: positions {positions[0]}..{positions[-1]} are not all in its table of "
+                f"{len(table)} blocks of {size}"
             )
-        position = start
-        while position < stop:
-            slots = self._slots(0, table[position // self._block_size])
-            end = min(stop, (position // self._block_size + 1) * self._block_size)
-            for place in range(position, end):
-                yield place, slots, place % self._block_size
-            position = end
+        at, slots = -1, list[int | None]()
+        for position in positions:
+            if position // size != at:
+                at = position // size
+                if table[at] < 0:
+                    raise OracleError(f"request {request.id}: position {position} has no block in group {group}")
+                slots = self._slots(group, table[at])
+            yield position, slots, position % size
+
+    def _state(self, request: Owner, group: int) -> list[int | None]:
+        return self._slots(group, int(request.tables[group][0]))
 
     def _slots(self, group: int, block: int) -> list[int | None]:
         slots = self._memory.get((group, block))
         if slots is None:
-            slots = self._memory[group, block] = [None] * self._block_size
+            slots = self._memory[group, block] = [None] * self._sizes[group]
         return slots
 
     def _contents(self, request: Owner, length: int) -> list[int]:
@@ -247,6 +275,21 @@ class KVOracle:
         if len(tokens) > _SHOWN:
             shown = f"{len(tokens) - _SHOWN} tokens, " + shown
         return f"the KV of [{shown}] under {last}"
+
+
+def _slots_of(kind: Kind, block_size: int) -> int:
+    """Slots of one block of a group."""
+    if isinstance(kind, Recurrent):
+        return 1
+    return (kind.block_size if isinstance(kind, Window) else None) or block_size
+
+
+def _read(kind: Kind, length: int, computed: int) -> Sequence[int]:
+    """Of the first `length` positions, those that layers of this kind read when they compute position `computed`."""
+    if not isinstance(kind, Window):
+        return range(length)
+    first = min(kind.first_read(computed), length)
+    return (*range(min(kind.sinks, first)), *range(first, length))
 
 
 def _covers(media: Sequence[tuple[int, int, bytes, int]], length: int) -> dict[int, Hashable]:

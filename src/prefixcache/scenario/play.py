@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from prefixcache import InvariantError, Media, Pin, PrefixCache, PrefixCacheError, Request, RequestError, Scope
+from prefixcache import (
+    InvariantError,
+    Media,
+    Pin,
+    PrefixCache,
+    PrefixCacheError,
+    Recurrent,
+    Request,
+    RequestError,
+    Scope,
+    Window,
+)
 from prefixcache.scenario import steps as s
 from prefixcache.scenario.answers import EventLog, differences, plain
 from prefixcache.scenario.oracle import KVOracle, OracleError
@@ -73,7 +84,7 @@ class _Writer:
     media: Any
     why_not: str
     extra_ids: Any
-    block_table: tuple[int, ...]
+    tables: tuple[tuple[int, ...], ...]
     start: int
     stop: int
 
@@ -86,8 +97,8 @@ class _Player:
         self._design = design
         self._clock = _Clock()
         self._cache = _make_cache(scenario, keywords, self._clock)
-        self._oracle = KVOracle(self._cache.block_size)
-        self._events = EventLog(self._cache.block_size)
+        self._oracle = KVOracle(self._cache.block_size, self._cache.groups)
+        self._events = EventLog(self._cache.block_size, self._cache.groups)
         self._requests: dict[str, Request] = {}
         self._live: dict[int, Request] = {}
         self._in_flight: dict[str, _Writer] = {}
@@ -126,7 +137,7 @@ class _Player:
         """The rules that hold after every step; the first that is broken, as a sentence."""
         try:
             for request in self._live.values():
-                self._oracle.verify(request, _readable(request))
+                self._oracle.verify(request, self._readable(request), request.computed_tokens)
             self._cache.check()
             faults = self._events.add(self._cache.take_events()[2]) if self._cache.options.events else []
         except Exception as error:
@@ -141,7 +152,7 @@ class _Player:
             case s.Run(prompt):
                 return self._run(prompt)
             case s.Open(name, prompt):
-                return _admitted(self._admit(name, self._open(name, prompt)))
+                return self._admitted(self._admit(name, self._open(name, prompt)))
             case s.OpenBatch(members):
                 return self._open_batch(members)
             case s.Probe(prompt):
@@ -166,11 +177,13 @@ class _Player:
             case s.Unpin(of):
                 self._named(of, self._pins).release()
                 return {}
-            case s.Evict(blocks):
-                return {"evicted": cache.evict(blocks)}
+            case s.Evict(blocks, group):
+                return {"evicted": cache.evict(blocks, group)}
             case s.Advance(seconds):
                 self._clock.now += seconds
                 return {"now": self._clock.now}
+            case s.Ask("books", group):
+                return dict(plain(cache.books(group)))
             case s.Ask(what):
                 return self._ask(what)
             case _:
@@ -181,16 +194,16 @@ class _Player:
             case s.Release():
                 return self._release(action)
             case s.Resume(of, tokens):
-                return _admitted(self._admit(of, self._find(of).resume(append=tokens)))
+                return self._admitted(self._admit(of, self._find(of).resume(append=tokens)))
             case s.Rewind(of, length):
                 request = self._find(of)
                 request.rewind(length)
-                return {"length": request.length} | _placed(request)
+                return {"length": request.length} | self._placed(request)
             case s.Fork(of, name):
                 parent = self._find(of)
                 child = self._admit(name, parent.fork())
                 self._oracle.fork(parent, child)
-                return {"computed": child.computed_tokens} | _placed(child)
+                return {"computed": child.computed_tokens} | self._placed(child)
             case s.Reserve(of, count):
                 request = self._find(of)
                 request.reserve(count)
@@ -205,8 +218,6 @@ class _Player:
     def _ask(self, what: str) -> dict[str, Any]:
         cache = self._cache
         match what:
-            case "books":
-                return dict(plain(cache.books()))
             case "reset":
                 return {"ok": cache.reset()}
             case "generation":
@@ -224,7 +235,7 @@ class _Player:
 
     def _run(self, prompt: s.Prompt) -> dict[str, Any]:
         request = self._admit(None, self._open(None, prompt))
-        returned = _admitted(request)
+        returned = self._admitted(request)
         try:
             self._compute(request)
         finally:
@@ -247,7 +258,7 @@ class _Player:
         admitted: list[dict[str, Any] | None] = []
         for member, result in zip(members, self._cache.open_batch(prompts), strict=True):
             if isinstance(result, Request):
-                admitted.append(_admitted(self._admit(member.name, result)))
+                admitted.append(self._admitted(self._admit(member.name, result)))
             else:
                 self._refuse(member.name)
                 admitted.append(None)
@@ -269,19 +280,51 @@ class _Player:
         if source is not None:
             # Writing now could destroy what another request has yet to copy; the cache must say so.
             request.computed(stop)
-            raise OracleError(f"computed({stop}) went through while a copy out of block {source} is pending")
+            raise OracleError(f"computed({stop}) went through while a copy out of block {source[1]} is pending")
         # What lies beyond the table cannot be written; that too is for the cache to refuse.
         self._oracle.write(request, start, min(stop, len(request.block_table) * request.block_size))
         request.computed(stop)
         self._moves += [list(move) for move in request.take_moves()]
-        self._oracle.verify(request, stop)
+        self._oracle.verify(request, self._readable(request), stop)
 
-    def _awaited_source(self, request: Request, start: int, stop: int) -> int | None:
-        """A block that positions [start, stop) are written to and that another request has yet to copy."""
-        size = request.block_size
-        written = {int(block) for block in request.block_table[start // size : -(-stop // size)]}
-        sources = {copy.source for other in self._live.values() for copy in other.copies}
+    def _awaited_source(self, request: Request, start: int, stop: int) -> tuple[int, int] | None:
+        """(group, block) that positions [start, stop) are written to and that another request has yet to copy."""
+        sources = {(copy.group, copy.source) for other in self._live.values() for copy in other.copies}
+        if not sources:
+            return None
+        written: set[tuple[int, int]] = set()
+        for group, table in enumerate(request.tables):
+            size = self._block_size(group)
+            blocks = table if size is None else table[start // size : -(-stop // size)]
+            written.update((group, int(block)) for block in blocks)
         return min(written & sources, default=None)
+
+    def _block_size(self, group: int) -> int | None:
+        """Tokens per block of a group; None for a recurrent one, whose one block stands for all tokens."""
+        kind = self._cache.groups[group]
+        if isinstance(kind, Recurrent):
+            return None
+        return (kind.block_size if isinstance(kind, Window) else None) or self._cache.block_size
+
+    def _readable(self, request: Request) -> int:
+        """How many positions of a request must hold their KV now: those before its first pending copy."""
+        tables, pending = request.tables, [request.computed_tokens]
+        for copy in request.copies:
+            size = self._block_size(copy.group)
+            at = 0 if size is None else tables[copy.group].tolist().index(copy.target) * size
+            # A state is checked only when all positions are.
+            pending.append(min(at, request.computed_tokens) if size else max(request.computed_tokens - 1, 0))
+        return min(pending)
+
+    def _placed(self, request: Request) -> dict[str, Any]:
+        return {"copies": len(request.copies), "block_table": plain(request.block_table)} | self._tables(request)
+
+    def _tables(self, request: Request) -> dict[str, Any]:
+        """One table per attention group, where a cache has several."""
+        return {"tables": [plain(table) for table in request.tables]} if len(self._cache.groups) > 1 else {}
+
+    def _admitted(self, request: Request) -> dict[str, Any]:
+        return {"cached": request.cached} | self._placed(request)
 
     def _copy(self, request: Request) -> int:
         copies = request.copies
@@ -296,12 +339,12 @@ class _Player:
             "computed": request.computed_tokens,
             "block_table": plain(request.block_table),
             "moves": moves,
-        }
+        } | self._tables(request)
 
     def _release(self, action: s.Release) -> dict[str, Any]:
         request = self._find(action.of)
         if action.in_flight and request.id in self._live:
-            table = tuple(request.block_table.tolist())
+            tables = tuple(tuple(table.tolist()) for table in request.tables)
             self._in_flight[action.of] = _Writer(
                 request=request,
                 id=request.id,
@@ -310,9 +353,9 @@ class _Player:
                 media=request.media,
                 why_not=request.why_not,
                 extra_ids=request.extra_ids,
-                block_table=table,
+                tables=tables,
                 start=request.computed_tokens,
-                stop=min(request.length, len(table) * self._cache.block_size),
+                stop=min(request.length, len(request.block_table) * self._cache.block_size),
             )
         getattr(request, action.how)(in_flight=action.in_flight)
         self._live.pop(request.id, None)
@@ -374,21 +417,6 @@ def _scope(prompt: s.Prompt) -> Scope | None:
 def _media(prompt: s.Prompt) -> list[Any]:
     """Whole items as `Media`; an item with fields missing goes to the cache as the map that it is."""
     return [Media(**item) if {"digest", "start", "length"} <= set(item) else item for item in prompt.media]
-
-
-def _readable(request: Request) -> int:
-    """How many positions of a request must hold their KV now: those before its first pending copy."""
-    table = request.block_table.tolist()
-    pending = [table.index(copy.target) * request.block_size for copy in request.copies]
-    return min(pending, default=request.computed_tokens)
-
-
-def _placed(request: Request) -> dict[str, Any]:
-    return {"copies": len(request.copies), "block_table": plain(request.block_table)}
-
-
-def _admitted(request: Request) -> dict[str, Any]:
-    return {"cached": request.cached} | _placed(request)
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

@@ -137,6 +137,7 @@ class Unpin:
 @dataclass(frozen=True, slots=True)
 class Evict:
     blocks: int
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,10 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The steps without arguments: `books`, `reset`, `generation`, `events`, `stats`, `end_step`."""
+    """The steps about the whole: `books` (of a group), `reset`, `generation`, `events`, `stats`, `end_step`."""
 
     what: str
+    group: int | None = None
 
 
 Action: TypeAlias = (
@@ -156,7 +158,7 @@ Action: TypeAlias = (
     | Fork | Reserve | Tell | Pin | Unpin | Evict | Advance | Ask
 )  # fmt: skip
 
-_ADMITTED = ("cached", "copies", "block_table")
+_ADMITTED = ("cached", "copies", "block_table", "tables")  # tables where a cache has attention groups
 
 # Step -> the fields it returns. None: whatever the cache counts.
 RETURNS: dict[str, tuple[str, ...] | None] = {
@@ -166,8 +168,8 @@ RETURNS: dict[str, tuple[str, ...] | None] = {
     "open_batch": ("cached", "copies", "block_tables"),
     "probe": ("cached", "need", "tiers", "reason"),
     "explain": ("cached", "reason", "differs"),
-    "step": ("computed", "block_table", "moves"),
-    "gen": ("computed", "length", "block_table", "moves"),
+    "step": ("computed", "block_table", "tables", "moves"),
+    "gen": ("computed", "length", "block_table", "tables", "moves"),
     "close": (),
     "abort": (),
     "preempt": (),

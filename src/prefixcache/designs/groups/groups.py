@@ -137,22 +137,28 @@ class Groups:
         if tokens == found.tokens and partial is None:
             return found
         match = self.design.match(prompt, tokens)
-        match.cut, match.cut_by = longest - tokens, self._cut_by(blocks, partial, tokens, reach)
+        side = self._cutting(blocks, partial, reach)
+        match.cut, match.cut_by, match.cut_group = longest - tokens, side.reason, side.group
         stateless = [mask for mask, side in zip(masks, self.sides, strict=True) if not isinstance(side, RecurrentSide)]
         if len(stateless) < len(masks):
             usable = np.logical_and.reduce(stateless) if stateless else np.ones(len(blocks) + 1, dtype=np.bool_)
             match.branch = int(np.flatnonzero(usable)[-1]) * size
         return match
 
-    def _cut_by(self, blocks: Sequence[int], partial: Partial | None, tokens: int, reach: Sequence[int]) -> str:
-        """The reason of the group that alone would have cut most; of one that cannot end where the others could."""
+    def _cutting(self, blocks: Sequence[int], partial: Partial | None, reach: Sequence[int]) -> Side:
+        """The group that alone would have cut most; if whole blocks were safe, one that cannot end inside the next."""
         least = min(range(len(reach)), key=lambda index: reach[index])
-        if reach[least] < len(blocks) * self.design.block_size or partial is None:
-            return self.sides[least].reason
-        for side in self.sides:
-            if not side.safe_inside(blocks, partial.source, partial.tokens):
-                return side.reason
-        return self.sides[least].reason
+        if reach[least] == len(blocks) * self.design.block_size and partial is not None:
+            for side in self.sides:
+                if not side.safe_inside(blocks, partial.source, partial.tokens):
+                    return side
+        return self.sides[least]
+
+    def why_cut(self, match: Match) -> str:
+        """A sentence on what cut a hit."""
+        kind = self.kinds[match.cut_group]
+        lacks = "kept no state there" if isinstance(kind, Recurrent) else "lacks a block that would be read there"
+        return f"{match.cut} tokens more are cached, but group {match.cut_group} ({kind}) {lacks}"
 
     # -- admission ----------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ def test_memory_is_one_zeroed_allocation_per_layer(dtype: torch.dtype) -> None:
     keys, values = made.keys[0], made.values[0]
     assert keys is not None
     assert values is not None
-    assert keys.shape == (24, 2, 4)
-    assert values.shape == (24, 2, 3)
+    assert keys.shape == (2, 24, 4)
+    assert values.shape == (2, 24, 3)
     assert keys.dtype == dtype
     assert keys.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
     assert not keys.any()
@@ -42,9 +42,10 @@ def test_a_copy_takes_the_first_tokens_of_a_block_and_no_more() -> None:
     made = pool()
     keys = made.keys[0]
     assert keys is not None
-    keys += torch.arange(24)[:, None, None]
+    keys += torch.arange(24)[:, None]
     made.copy([Copy(source=3, target=1, tokens=3)])
-    assert keys[:, 0, 0].tolist() == [*range(4), 12, 13, 14, 7, *range(8, 24)]
+    for head in (0, 1):
+        assert keys[head, :, 0].tolist() == [*range(4), 12, 13, 14, 7, *range(8, 24)]
 
 
 def layer(slots: Slots, made: KVPool) -> PagedLayer:
@@ -80,9 +81,13 @@ def test_what_is_skipped_is_read_and_not_written() -> None:
     assert torch.equal(got[:, :, 5], torch.full((1, 2, 4), 9.0))
 
 
-def test_adjacent_blocks_are_not_gathered() -> None:
+def test_adjacent_blocks_are_neither_gathered_nor_scattered() -> None:
     made = pool()
-    assert Slots.of([np.array([2, 3, 4])], [8], 1, made, CPU).read == slice(8, 17)
+    adjacent = Slots.of([np.array([2, 3, 4])], [8], 1, made, CPU)
+    assert (adjacent.read, adjacent.write) == (slice(8, 17), slice(16, 17))
+    apart = Slots.of([np.array([2, 4]), np.array([0, 1])], [4, 4], 1, made, CPU)
+    assert isinstance(apart.write, torch.Tensor)
+    assert apart.write.tolist() == [16, 4]
     assert isinstance(Slots.of([np.array([2, 4, 3])], [8], 1, made, CPU).read, torch.Tensor)
     assert isinstance(Slots.of([np.array([2, 1])], [4], 1, made, CPU).read, torch.Tensor)
 

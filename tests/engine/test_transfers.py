@@ -20,7 +20,7 @@ def test_the_pool_of_the_engine_is_copied_by_the_same_workers() -> None:
     cache = PrefixCache("digest_chain", block_size=4, capacity=8)
     for tensor in (*pool.keys, *pool.values):
         if tensor is not None:
-            tensor[:] = torch.arange(32).reshape(32, 1, 1)
+            tensor[:] = torch.arange(32).reshape(32, 1)
     stored = cache.open(range(8))
     stored.computed(8)
     stored.close()
@@ -30,14 +30,14 @@ def test_the_pool_of_the_engine_is_copied_by_the_same_workers() -> None:
         transfers = [workers.submit(request) for request in requests]
         assert [transfer.result().copies for transfer in transfers] == [(), ()]
         broken = cache.open([*range(6), 70])
-        pool.keys[2] = pool.keys[2][:8]  # a layer that is too short for any target
+        pool.keys[2] = pool.keys[2][:, :8]  # a layer that is too short for any target
         with pytest.raises((RuntimeError, IndexError)):
             workers.submit(broken).result()
     assert broken.state == "aborted"
     for copy in copies:
         source, target = copy.source * 4, copy.target * 4
         for tensor in (pool.keys[0], pool.values[0], pool.values[2]):
-            assert tensor[target : target + 4, 0, 0].tolist() == [source, source + 1, target + 2, target + 3]
+            assert tensor[0, target : target + 4, 0].tolist() == [source, source + 1, target + 2, target + 3]
     for request in requests:
         request.abort()
     cache.check()

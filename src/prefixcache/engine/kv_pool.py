@@ -34,7 +34,8 @@ class KVPool:
     """Keys and values of every slot of every layer.
 
     A slot is one token position: `block * block_size + offset`. The memory starts as zeros: a padded batch
-    reads slots that nobody wrote, and what is masked out must still be a finite number.
+    reads slots that nobody wrote, and what is masked out must still be a finite number. Each head's slots are
+    adjacent, as attention reads them: with the heads of a slot adjacent instead it takes a third longer.
 
     Args:
         shapes: per layer of the model, None for a layer without attention.
@@ -43,7 +44,7 @@ class KVPool:
         dtype, device: those of the model.
 
     Attributes:
-        keys, values: per layer, tensors of shape [blocks * block_size, kv_heads, dim]; None without attention.
+        keys, values: per layer, tensors of shape [kv_heads, blocks * block_size, dim]; None without attention.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class KVPool:
                 continue
             memory = _zeros(slots * shape.numbers, dtype, device)
             end_of_keys = slots * shape.kv_heads * shape.key_dim
-            self.keys.append(memory[:end_of_keys].view(slots, shape.kv_heads, shape.key_dim))
-            self.values.append(memory[end_of_keys:].view(slots, shape.kv_heads, shape.value_dim))
+            self.keys.append(memory[:end_of_keys].view(shape.kv_heads, slots, shape.key_dim))
+            self.values.append(memory[end_of_keys:].view(shape.kv_heads, slots, shape.value_dim))
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +83,7 @@ class KVPool:
             source, target = copy.source * size, copy.target * size
             for tensor in (*self.keys, *self.values):
                 if tensor is not None:
-                    tensor[target : target + copy.tokens] = tensor[source : source + copy.tokens]
+                    tensor[:, target : target + copy.tokens] = tensor[:, source : source + copy.tokens]
 
     def slots(self, block_table: np.ndarray, start: int, end: int) -> np.ndarray:
         """The slots of token positions start..end of a block table, int64 of shape [end - start]."""

@@ -26,18 +26,17 @@ from prefixcache.engine.kv_pool import KVPool
 
 @dataclass(slots=True)
 class Slots:
-    """Where one forward pass reads and writes.
+    """Where one forward pass reads and writes. Adjacent slots are a range: they need no gathering and no scattering.
 
     Attributes:
-        write: slots of the new tokens, [batch * query].
-        read: slots of all positions with the new ones, [batch * length], padded on the left with any slot; when
-            the batch is one row of adjacent slots, the range of them, so that nothing needs to be gathered.
+        write: slots of the new tokens, [batch * query - skip].
+        read: slots of all positions with the new ones, [batch * length], padded on the left with any slot.
         batch, query, length: rows, new tokens per row, positions per row.
         skip: leading new tokens whose KV is in the pool already and belongs to others; their slots are not
             written (only with a batch of one).
     """
 
-    write: torch.Tensor
+    write: torch.Tensor | slice
     read: torch.Tensor | slice
     batch: int
     query: int
@@ -57,14 +56,16 @@ class Slots:
         """Slots of rows whose new tokens are the `query` ones from `starts` on."""
         rows = [pool.slots(table, 0, start + query) for table, start in zip(tables, starts, strict=True)]
         length = max(len(row) for row in rows)
-        write = np.concatenate([row[len(row) - query :] for row in rows])
-        read: torch.Tensor | slice
-        if len(rows) == 1 and rows[0][-1] - rows[0][0] == length - 1 and bool((np.diff(rows[0]) == 1).all()):
-            read = slice(int(rows[0][0]), int(rows[0][0]) + length)
-        else:
-            padded = np.concatenate([np.pad(row, (length - len(row), 0)) for row in rows])
-            read = torch.from_numpy(padded).to(device)
-        return cls(torch.from_numpy(write).to(device), read, len(rows), query, length, skip)
+        write = np.concatenate([row[len(row) - query :] for row in rows])[skip:]
+        read = np.concatenate([np.pad(row, (length - len(row), 0)) for row in rows]) if len(rows) > 1 else rows[0]
+        return cls(_places(write, device), _places(read, device), len(rows), query, length, skip)
+
+
+def _places(slots: np.ndarray, device: torch.device) -> torch.Tensor | slice:
+    """These slots as an index: a range where they are adjacent."""
+    if len(slots) and slots[-1] - slots[0] == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
+        return slice(int(slots[0]), int(slots[-1]) + 1)
+    return torch.from_numpy(slots).to(device)
 
 
 class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -88,11 +89,14 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._exchange(self.pool_keys, key_states), self._exchange(self.pool_values, value_states)
 
     def _exchange(self, pool: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        slots = self.slots
-        new = states.transpose(1, 2).reshape(-1, *pool.shape[1:])
-        pool[slots.write[slots.skip :]] = new[slots.skip :]
-        gathered = pool[slots.read] if isinstance(slots.read, slice) else pool.index_select(0, slots.read)
-        return gathered.view(slots.batch, slots.length, *pool.shape[1:]).transpose(1, 2)
+        slots, heads, dim = self.slots, pool.shape[0], pool.shape[2]
+        new = states.transpose(0, 1).reshape(heads, -1, dim)[:, slots.skip :]
+        if isinstance(slots.write, slice):
+            pool[:, slots.write] = new
+        else:
+            pool.index_copy_(1, slots.write, new)
+        kept = pool[:, slots.read] if isinstance(slots.read, slice) else pool.index_select(1, slots.read)
+        return kept.view(heads, slots.batch, slots.length, dim).transpose(0, 1)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(positions that `update` returns, first of them)."""

@@ -18,6 +18,7 @@ from typing import Any
 from prefixcache.blocks.eviction import POLICIES, read_policy
 from prefixcache.designs.base import Design, Holding, Match, Prompt
 from prefixcache.designs.hash_chain.content import Content
+from prefixcache.designs.hash_chain.edges import Edges
 from prefixcache.designs.hash_chain.index import Index, Part
 from prefixcache.designs.hash_chain.leaf_ranks import LeafRanks
 from prefixcache.designs.hash_chain.release_list import ReleaseList
@@ -58,6 +59,7 @@ class HashChainDesign(Design):
         self._index = Index()
         vouched_for = self._chain.trusted and self._chain.covers_extras
         self._content = None if vouched_for else Content(self._chain, self._index)
+        self._edges = Edges(self.block_size) if self.ahead else None
         self._unseen = Unseen(self.events) if self.options.visibility == "step" else None
         self._is_cached = self._index.oldest.__contains__ if self._unseen is None else self._is_seen
         policy = read_policy(self.eviction)
@@ -75,7 +77,12 @@ class HashChainDesign(Design):
             blocks += run.blocks[start - run.start : end - run.start]
             if run.users is None:
                 idle += end - start
-        return Match(len(blocks) * self.block_size, blocks, idle, parts)
+        match = Match(len(blocks) * self.block_size, blocks, idle, parts)
+        if self._edges is not None and match.tokens + self.block_size <= limit:
+            keys, at = self._keys(prompt), len(blocks)
+            if at < len(keys) and self._edges.lacks_next_token(prompt, keys, at, self._is_cached):
+                match.dropped = self.block_size
+        return match
 
     def _find(self, prompt: Prompt, limit: int) -> list[Part]:
         """Where the longest cached prefix of the first `limit` tokens lies."""
@@ -179,6 +186,8 @@ class HashChainDesign(Design):
             path.runs.append(run)
             path.own = run
             self._order.stored(run, path, holding, known)
+        if self._edges is not None:
+            self._edges.add(prompt, keys, start + known, end)
         self._announce(prompt, keys, start + known, end)
 
     def _growing(self, path: Path) -> Run | None:
@@ -340,6 +349,8 @@ class HashChainDesign(Design):
             last = run.keys[-1]
             trimmed, gone = self._index.trim(run, min(len(run.keys), blocks - len(victims)) if order.whole else 1)
             victims += trimmed
+            if self._edges is not None:
+                self._edges.remove(gone)
             if not run.stale:
                 keys += gone
             if self._content is not None:
@@ -413,6 +424,8 @@ class HashChainDesign(Design):
             raise InvariantError("a key registered in this step is not cached")
         if self._content is not None:
             self._content.check()
+        if self._edges is not None:
+            self._edges.check(self._index.oldest)
 
 
 def _path(holding: Holding) -> Path:

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from prefixcache import Scope
+from prefixcache import PrefixCache, Scope
 from prefixcache.errors import OptionError, ScopeError
 from prefixcache.keys import Extras, Media, as_tokens, read_media
 from prefixcache.keys.cbor import CborChain, _encode_tokens, encode, extra_keys
@@ -161,3 +161,18 @@ def test_the_study_hash_is_pythons_own() -> None:
 def test_an_unknown_name_is_told_what_there_is() -> None:
     with pytest.raises(OptionError, match="sha256, xxh3-128, sha256_cbor, builtin"):
         make_chain("md5", 4)
+
+
+@pytest.mark.parametrize("value", ["text", 3.5, None, bytearray(b"key")])
+def test_a_function_that_gives_no_hash_is_named(value: object) -> None:
+    cache = PrefixCache("hash_chain", block_size=4, capacity=8, hash=lambda message: value)
+    with pytest.raises(OptionError, match=r"hash gives .*: expected a function from bytes to bytes or int"):
+        cache.open(range(9))
+    assert cache.books().free == 8
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**127, -(2**127) - 1, 2**512, np.int64(-3)])
+def test_a_function_may_give_any_integer(value: int) -> None:
+    chain = make_chain(lambda message: value, 4)
+    assert int.from_bytes(chain.root(b""), "little", signed=True) == value
+    assert len(chain.root(b"")) >= 16

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from operator import index
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 import xxhash
@@ -131,7 +132,12 @@ class ChainHash:
 
 def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:
     def digest(message: bytes) -> bytes:
-        value = function(bytes(message))
-        return value if isinstance(value, bytes) else int(value).to_bytes(16, "little", signed=True)
+        value: object = function(bytes(message))
+        if isinstance(value, bytes):
+            return value
+        if not isinstance(value, SupportsIndex):
+            raise OptionError(f"hash gives {value!r}: expected a function from bytes to bytes or int")
+        number = index(value)
+        return number.to_bytes(max(16, number.bit_length() // 8 + 1), "little", signed=True)
 
     return digest

@@ -80,6 +80,8 @@ class Lifecycle:
         if moves:
             request.moves.append(moves)
         duplicates = len(moves) + self.core.design.kept - kept
+        if holding.held == before and not duplicates:
+            return
         published = holding.table[before : holding.held]
         if duplicates > len(moves):
             own = set(self.core.design.private(holding))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
 
 import prefixcache
-from prefixcache import Media, OptionError, PrefixCache, Request, Scope, ScopeError
+from prefixcache import Media, OptionError, PrefixCache, Request, Scope, ScopeError, TokenError
 from prefixcache.events import Cleared, Moved, Removed, Stored
 
 CACHE = {
@@ -149,9 +150,27 @@ def test_media_of_any_kind_leave_a_request_served(bench, media: object) -> None:
     bench.drain()
 
 
-@pytest.mark.parametrize("requests", [None, 5, [5], [{"tokens": [1], "colour": "red"}]], ids=str)
+@pytest.mark.parametrize("requests", [None, 5, np.array(3), [5], [{"tokens": [1], "colour": "red"}]], ids=str)
 def test_a_batch_of_something_else_is_an_error_and_changes_nothing(bench, requests: object) -> None:
     for call in (bench.cache.open_batch, bench.cache.plan):
         with pytest.raises(OptionError, match="request"):
             call(requests)
+    assert bench.books() == (16, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"tokens": [1, -1]}, TokenError, r"request 1 of the batch: tokens\[1\] is -1"),
+        ({"tokens": []}, TokenError, "request 1 of the batch: the prompt is empty"),
+        ({"tokens": [1], "scope": "mine"}, ScopeError, "request 1 of the batch: scope is 'mine'"),
+        ({"tokens": [1], "ttl": -1}, OptionError, "request 1 of the batch: ttl is -1"),
+        ({"tokens": [1], "colour": "red"}, OptionError, r"request 1 of the batch: open\(\) got .* 'colour'"),
+        ({}, OptionError, r"request 1 of the batch: open\(\) missing .* 'tokens'"),
+    ],
+)
+def test_an_error_in_a_batch_names_the_request(bench, arguments: dict[str, Any], error: type, told: str) -> None:
+    for call in (bench.cache.open_batch, bench.cache.plan):
+        with pytest.raises(error, match=told):
+            call([{"tokens": [1, 2, 3]}, arguments])
     assert bench.books() == (16, 0, 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prefixcache.blocks.eviction import Policy
@@ -18,7 +18,7 @@ from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, re
 from prefixcache.cache.request import Pin, Request
 from prefixcache.designs import OutlineNode
 from prefixcache.designs.groups import Full, Kind
-from prefixcache.errors import NoSpace, OptionError, whole_number
+from prefixcache.errors import NoSpace, OptionError, ScopeError, TokenError, whole_number
 from prefixcache.events import Event
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TokenLike
@@ -224,14 +224,21 @@ class PrefixCache:
             return self._admission.plan_batch(asks)
 
     def _asks(self, requests: Sequence[Mapping[str, Any]]) -> list[Ask]:
-        if not isinstance(requests, Iterable):
-            raise OptionError(f"requests is {requests!r}: expected a list of dicts with the arguments of open")
+        try:
+            given = list(requests)
+        except TypeError:
+            raise OptionError(
+                f"requests is {requests!r}: expected a list of dicts with the arguments of open"
+            ) from None
         asks = []
-        for i, arguments in enumerate(requests):
+        for i, arguments in enumerate(given):
             try:
                 asks.append(self._ask(**arguments))
+            except (TokenError, ScopeError, OptionError) as error:
+                raise type(error)(f"request {i} of the batch: {error}") from None
             except TypeError as error:
-                raise OptionError(f"request {i} of the batch: {error}") from None
+                told = str(error).replace("PrefixCache._ask()", "open()")
+                raise OptionError(f"request {i} of the batch: {told}") from None
         return asks
 
     def _ask(

@@ -90,6 +90,10 @@ class Groups:
         self._events = events
         self.sides = [self._side(group, kind) for group, kind in enumerate(kinds) if not isinstance(kind, Full)]
         self._by_group = {side.group: side for side in self.sides}
+        self._states = [side for side in self.sides if isinstance(side, RecurrentSide)]
+        for side in self.sides:
+            if self._states and isinstance(side, WindowSide) and side.kind.size > 1:
+                side.values.lost = self._anchors_lost
         design.pool.freed = self._freed
 
     def _side(self, group: int, kind: Kind) -> Side:
@@ -112,6 +116,11 @@ class Groups:
         """These blocks of the tree are in it no more."""
         for side in self.sides:
             side.values.left(blocks)
+
+    def _anchors_lost(self, blocks: Sequence[int]) -> None:
+        """No hit can end at these blocks of the tree any more: a state kept there would never be used."""
+        for side in self._states:
+            side.values.drop_idle(blocks)
 
     # -- lookup -----------------------------------------------------------------------------------
 

@@ -125,9 +125,11 @@ class RecurrentSide(Side):
     def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
         if back.after == back.computed or not back.after:
             return 0
-        if self._kept_at(holding, back.after) == NOTHING:
+        state = self._kept_at(holding, back.after)
+        if state == NOTHING:
             return -1
-        return int(self.values.pool.shared(table.blocks[0]))
+        # The state that it pins cannot make room.
+        return 1 + self.values.is_idle(state) if self.values.pool.shared(table.blocks[0]) else 0
 
     def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
         if back.after == back.computed or not back.after:

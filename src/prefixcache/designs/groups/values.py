@@ -34,12 +34,16 @@ class Values:
         capacity: blocks of this group's memory.
         per_block: values that can hang from one block of the tree; more than one where the group's blocks are finer.
         removed: told of the event keys of values that can no longer be found; None when nobody listens.
+
+    Attributes:
+        lost: told of the blocks of the tree that an eviction has left bare; None when nothing depends on them.
     """
 
     def __init__(self, capacity: int, per_block: int, removed: Callable[[Sequence[bytes]], None] | None) -> None:
         self.pool = BlockPool(capacity)
         self.per_block = per_block
         self.evicted = 0
+        self.lost: Callable[[Sequence[int]], None] | None = None
         self._removed = removed
         self._of = array("i")  # by place, tree block * per_block + offset: the value, or none
         self._place: dict[int, int] = {}  # the same, from value to place
@@ -135,24 +139,39 @@ class Values:
     def evict(self, blocks: int) -> int:
         """Evict the least recently released values, wherever in the tree they hang; how many went."""
         gone: list[int] = []
+        bare: list[int] = []
         while len(gone) < blocks and self._idle:
             value, _ = self._idle.popitem(last=False)
+            block, offset = divmod(self._place[value], self.per_block)
+            if offset == self.per_block - 1:  # whatever ends with this block read it
+                bare.append(block)
             self._bare(value)
             gone.append(value)
         self._tell(gone)
         self.pool.give(gone)
         self.evicted += len(gone)
+        if bare and self.lost is not None:
+            self.lost(bare)
         return len(gone)
+
+    def drop_idle(self, tree_blocks: Iterable[int]) -> None:
+        """What hangs from these blocks and is in use by nobody is of no use to anybody: evict it."""
+        gone = [value for block in tree_blocks for value in self._hanging(block) if value in self._idle]
+        for value in gone:
+            del self._idle[value]
+            self._bare(value)
+        self._tell(gone)
+        self.pool.give(gone)
+        self.evicted += len(gone)
+
+    def _hanging(self, tree_block: int) -> list[int]:
+        """The values that hang from a block of the tree."""
+        first = tree_block * self.per_block
+        return [value for value in self._of[first : first + self.per_block] if value != _NONE]
 
     def left(self, tree_blocks: Iterable[int]) -> None:
         """These blocks are in the tree no more: what hangs from them is empty, or will be with its last user."""
-        of, per_block = self._of, self.per_block
-        gone: list[int] = []
-        known = len(of)
-        for block in tree_blocks:
-            for place in range(block * per_block, min((block + 1) * per_block, known)):
-                if of[place] != _NONE:
-                    gone.append(of[place])
+        gone = [value for block in tree_blocks for value in self._hanging(block)]
         for value in gone:
             self._bare(value)
         self._tell(gone)

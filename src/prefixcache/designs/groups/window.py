@@ -204,10 +204,11 @@ class WindowSide(Side):
         if returning is None:
             return -1
         whole, rest = divmod(back.length, self.block_size)
-        if not rest or whole >= len(table.blocks):
-            return max(self._covered(table, back.length) - whole, 0)
-        stays = whole in dict(returning) or self._must_stay(table, whole, back.computed)
-        return stays + self._covered(table, back.length) - whole - 1
+        new = max(self._covered(table, back.length) - whole, 0)
+        if new and rest and not (whole in dict(returning) or self._must_stay(table, whole, back.computed)):
+            new -= 1
+        # What it pins again cannot make room.
+        return new + sum(self.values.is_idle(value) for _, value in returning) if new else 0
 
     def _covered(self, table: SideTable, length: int) -> int:
         """Entries that are left of a table as far as the tree's reaches when it is cut to `length` tokens."""

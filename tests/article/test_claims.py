@@ -95,10 +95,10 @@ FOUND: dict[str, tuple[str, list[Any], list[tuple[Any, ...]]]] = {
             for what in ("adapter", "salt", "picture over the first block", "extra ids", "whether extra ids are used")
         ],
     ),
-    "C18": (HOLDS, [-(2**31) + 1], []),
+    "C18": (HOLDS, [-(2**31) + 1, [6, 6, 4], 24, 16], []),
     "C19": (CONDITION, [], [(1,), (31,), (32,), (1024,)]),
     "C20": (WRONG, [6, 6], []),
-    "C21": (CONDITION, [[7, 8], [7, 8]], []),
+    "C21": (CONDITION, [[7, 8], [7, 8], [32, 0]], []),
     "C22": (CONDITION, [8], []),
     "C23": (WRONG, [8], []),
     "C24": (

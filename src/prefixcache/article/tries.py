@@ -11,6 +11,7 @@ import numpy as np
 from prefixcache.article.claim import CONDITION, HOLDS, WRONG, Finding, Row, claim, microseconds
 from prefixcache.article.serving import LIMITLESS, serve
 from prefixcache.cache import PrefixCache
+from prefixcache.designs.groups import Full, Recurrent, Window
 from prefixcache.events import Stored
 from prefixcache.keys import Media, Scope
 
@@ -41,11 +42,23 @@ def dimensions() -> Finding:
 
 @claim("C18", "4.1", "one tree serves full, window and recurrent attention, recurrent under -1")
 def one_tree() -> Finding:
+    cache = PrefixCache("block_trie", block_size=4, capacity=64, groups=[Full(), Window(8), Recurrent(8)])
+    request = cache.open(range(24))
+    for end in (*request.checkpoints, 24):
+        request.computed(end)
+        request.copied()
+    request.close()
+    cached = [cache.books(group).idle for group in range(3)]
     return Finding(
         HOLDS,
         "a node of the source holds one value per window size and one for recurrent state under a sentinel: -1 in the "
         "tree's header, 0x80000001 in the manager's",
-        (("0x80000001 as a signed 32-bit number", int(np.uint32(0x80000001).astype(np.int32))),),
+        (
+            ("0x80000001 as a signed 32-bit number", int(np.uint32(0x80000001).astype(np.int32))),
+            ("here, 24 tokens in blocks of 4 in one tree: full blocks, window blocks, states kept every 8", cached),
+            ("cached of the same 24 tokens and one more", cache.probe([*range(24), 99]).cached),
+            ("cached of a prompt that parts from them at the 19th", cache.probe([*range(18), 99]).cached),
+        ),
         source_read=True,
     )
 
@@ -123,6 +136,12 @@ def anchors(block_size: int, window: int, blocks: int) -> tuple[list[int], list[
 @claim("C21", "4.2", "a missing anchor block truncates the match")
 def anchor() -> Finding:
     read, truncating = anchors(block_size=4, window=8, blocks=8)
+    cache = PrefixCache("block_trie", block_size=4, capacity=64, groups=[Full(), Window(8)])
+    serve(cache, range(32))
+    cached = []
+    for more in (6, 1):  # those that left the window first go first
+        cache.evict(more, group=1)
+        cached.append(cache.probe([*range(32), 99]).cached)
     return Finding(
         CONDITION,
         "only if it ends less than a window before the end of the match. What lies further back no layer of that "
@@ -130,6 +149,7 @@ def anchor() -> Finding:
         (
             ("match of 8 blocks of 4, window 8: missing blocks that a later token reads", read),
             ("missing blocks that truncate the match in the source", truncating),
+            ("here, cached of these 32 tokens with blocks 1 to 6 of the window missing, and with one more", cached),
         ),
         source_read=True,
     )

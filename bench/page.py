@@ -207,6 +207,16 @@ def digest_chain_rows() -> list[str]:
     )
 
 
+def groups_rows() -> list[str]:
+    result = read("groups")
+    rows = [
+        (f"{row['design']}, {row['groups']}", figure(row["us_p50"]), figure(row["us_p99"]), f"{row['ratio']:.2f}")
+        for row in result["rows"]
+    ]
+    note = f"`{result['command']}` on {machine(result['machine'])}."
+    return [*table(("groups", "us a request, median", "p99", "to none"), rows), "", note]
+
+
 # -- the engine -----------------------------------------------------------------------------------
 
 
@@ -245,6 +255,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "hash_chain": hash_chain_rows,
     "children": children_rows,
     "digest_chain": digest_chain_rows,
+    "groups": groups_rows,
     "ttft": ttft_rows,
 }
 

@@ -12,7 +12,7 @@ there are as many as are needed, and what nobody needs any more is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -237,26 +237,29 @@ class Groups:
         """The tree has the first `length` tokens of this request: hang from it what the groups have of them."""
         if length <= 0:
             return
-        stored = Stored(length, computed, self._homes(holding, length).__getitem__, ended)
+        stored = Stored(length, computed, self._homes(holding, length), ended)
         for side, table in zip(self.sides, holding.sides, strict=True):
             kept = side.store(table, stored)
             if kept and self._events is not None:
                 self._announce(holding.prompt, side, kept)
 
-    def _homes(self, holding: Holding, length: int) -> list[int]:
-        """The blocks of the tree under which a lookup would find these tokens, -1 for none.
+    def _homes(self, holding: Holding, length: int) -> Callable[[int], int]:
+        """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.
         """
-        design = self.design
-        held = range(-(-length // design.block_size))
-        homes = [holding.table[index] if design.owns(holding, index) else NOTHING for index in held]
+        design, table = self.design, holding.table
+        found: Sequence[int] = ()
+        whole = 0
         if design.options.duplicates == "keep":
-            found = design.match(holding.prompt, length).blocks
-            homes[: length // design.block_size] = [
-                found[index] if index < len(found) else NOTHING for index in range(length // design.block_size)
-            ]
-        return homes
+            found, whole = design.match(holding.prompt, length).blocks[:], length // design.block_size
+
+        def home(index: int) -> int:
+            if index < whole:
+                return found[index] if index < len(found) else NOTHING
+            return table[index] if design.owns(holding, index) else NOTHING
+
+        return home
 
     def move_on(self, holding: Holding, computed: int) -> Iterator[tuple[int, Wanted]]:
         """So many tokens are computed: let go of what is out of reach; (group, copy) needed to go on."""

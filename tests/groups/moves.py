@@ -117,16 +117,17 @@ def end(world: World) -> None:
     request = world.live.pop(rng.randrange(len(world.live)))
     in_flight = rng.random() < 0.3
     how = rng.choice((request.close, request.close, request.abort, request.preempt))
-    how(in_flight=in_flight)
     if in_flight:
-        world.in_flight.append(request)
+        world.release_in_flight(request, how)
+    else:
+        how()
     if request.state == "preempted":
         world.resting.append(request)
 
 
 def settle(world: World) -> None:
     if world.in_flight:
-        world.in_flight.pop().settled()
+        world.settle()
 
 
 def resume(world: World) -> None:
@@ -146,6 +147,8 @@ def evict(world: World) -> None:
 def generation(world: World) -> None:
     if world.rng.random() < 0.1:
         world.cache.new_generation()
+        world.take_events()
+        assert not any(world.mirror.values()), "found under weights that are gone"
 
 
 def pin(world: World) -> None:

@@ -8,13 +8,23 @@ are computed from the events alone: what a consumer of them believes to be cache
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefixcache import Full, PrefixCache, Recurrent, Request, Scope, Stored, Window
 from prefixcache.events import Cleared, Removed
 
 Prefix = tuple[Any, ...]
+Slot = tuple[int, int, int]  # group, block, offset in it
+
+
+class InFlight(NamedTuple):
+    """A request released while a step of it is under way: what the step has yet to write, and to copy from."""
+
+    request: Request
+    writes: list[Slot]
+    sources: dict[Slot, Prefix | None]
 
 
 @dataclass
@@ -29,8 +39,8 @@ class World:
     rng: random.Random
     live: list[Request] = field(default_factory=list)
     resting: list[Request] = field(default_factory=list)
-    in_flight: list[Request] = field(default_factory=list)
-    memory: dict[tuple[int, int, int], Prefix] = field(default_factory=dict)
+    in_flight: list[InFlight] = field(default_factory=list)
+    memory: dict[Slot, Prefix] = field(default_factory=dict)
     mirror: dict[int, dict[bytes, Prefix]] = field(default_factory=dict)
     hits: int = 0
     cuts: int = 0
@@ -45,7 +55,7 @@ class World:
         kind = self.cache.groups[group]
         return (kind.block_size if isinstance(kind, Window) else None) or self.cache.block_size
 
-    def slot(self, request: Request, group: int, position: int) -> tuple[int, int, int]:
+    def slot(self, request: Request, group: int, position: int) -> Slot:
         size = self.block_size(group)
         block = int(request.tables[group][position // size])
         assert block >= 0, f"group {group}: position {position} is written or read, and has no block"
@@ -89,12 +99,9 @@ class World:
 
         A request that others have yet to copy from waits until they have.
         """
-        own = {(group, int(block)) for group, table in enumerate(request.tables) for block in table}
-        for other in self.live:
-            if other is not request and any((copy.group, copy.source) in own for copy in other.copies):
-                self.copy(other)
+        self.let_others_copy(request)
         while self.in_flight:
-            self.in_flight.pop().settled()
+            self.settle()
         if request.copies:
             self.copy(request)
         begin = request.computed_tokens
@@ -102,6 +109,41 @@ class World:
             self.read(request, begin)
             self.write(request, begin, end)
         request.computed(end)
+
+    def let_others_copy(self, request: Request) -> None:
+        """Before a step of this request writes, its blocks are copied by all who have yet to copy out of them."""
+        own = {(group, int(block)) for group, table in enumerate(request.tables) for block in table}
+        for other in self.live:
+            if other is not request and any((copy.group, copy.source) in own for copy in other.copies):
+                self.copy(other)
+
+    def release_in_flight(self, request: Request, how: Callable[..., None]) -> None:
+        """Release it while a step is under way that computes all its known tokens."""
+        self.let_others_copy(request)
+        writes: list[Slot] = []
+        for group, kind in enumerate(self.cache.groups):
+            table = request.tables[group]
+            if isinstance(kind, Recurrent):
+                writes.append((group, int(table[0]), 0))
+            else:
+                stop = min(request.length, len(table) * self.block_size(group))
+                writes += [self.slot(request, group, at) for at in range(request.computed_tokens, stop)]
+        sources: dict[Slot, Prefix | None] = {}
+        for copy in request.copies:
+            for offset in range(copy.tokens):
+                writes.append((copy.group, copy.target, offset))
+                sources[copy.group, copy.source, offset] = self.memory.get((copy.group, copy.source, offset))
+        how(in_flight=True)
+        self.in_flight.append(InFlight(request, writes, sources))
+
+    def settle(self) -> None:
+        """The step of a released request ends: until now it read what it copies, now it has written."""
+        request, writes, sources = self.in_flight.pop()
+        for slot, held in sources.items():
+            assert self.memory.get(slot) == held, f"{slot} was overwritten under a copy in flight"
+        for slot in writes:
+            self.memory[slot] = ("late",)
+        request.settled()
 
     # -- what a consumer of events believes -------------------------------------------------------------
 
@@ -182,8 +224,8 @@ class World:
         """Close all, evict all: every group's memory is empty again."""
         for request in self.live:
             request.close()
-        for request in self.in_flight:
-            request.settled()
+        while self.in_flight:
+            self.settle()
         for group in range(len(self.cache.groups)):
             self.cache.evict(2**31 - 1, group=group)
             books = self.cache.books(group)

@@ -1,0 +1,84 @@
+"""The lengths that each group calls safe, against a question asked at every length: which slots are read there?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from prefixcache import Recurrent, Window
+from prefixcache.designs.groups.recurrent import RecurrentSide
+from prefixcache.designs.groups.values import Values
+from prefixcache.designs.groups.window import WindowSide
+
+
+def read(kind: Window, length: int) -> set[int]:
+    """The positions before `length` that the position `length` reads."""
+    return {at for at in range(length) if length - at < kind.size or at < kind.sinks}
+
+
+def window(rng: random.Random) -> tuple[WindowSide, int]:
+    """A window with some blocks missing, over a tree whose blocks are 0, 1, 2 ..; and how many there are."""
+    tree_size = rng.choice((1, 2, 4, 6))
+    own = rng.choice([size for size in range(1, 25) if not size % tree_size or not tree_size % size])
+    kind = Window(rng.randrange(1, 30), sinks=rng.choice((0, 0, 1, 3, 9)), block_size=own)
+    blocks, fine, coarse = rng.randrange(0, 12), max(1, tree_size // own), max(1, own // tree_size)
+    values = Values(1000, fine, None)
+    for block in range(blocks + 1):  # the last one is the source of hits inside a block
+        for offset in range(fine):
+            if (block + 1) % coarse == 0 and rng.random() < 0.8:
+                short = rng.randrange(1, own + 1) if block == blocks else None
+                values.attach(block, offset, values.allocate(1)[0], short)
+    return WindowSide(0, values, tree_size, kind), blocks
+
+
+def holds(side: WindowSide, blocks: int, position: int, end: int) -> bool:
+    """Whether what is cached has this position, for a hit of `end` tokens."""
+    entry, own = position // side.block_size, side.block_size
+    index = ((entry + 1) * own - 1) // side.tree_size
+    value = side.values.at(index, entry % max(1, side.tree_size // own))
+    if (entry + 1) * own > end and index < blocks:
+        return False  # a hit of whole blocks has whole blocks
+    return value != -1 and position - entry * own < side.values.covers(value, own)
+
+
+@pytest.mark.parametrize("history", range(200))
+def test_a_window_is_safe_where_all_that_is_read_is_cached(history: int, seed: int) -> None:
+    side, blocks = window(random.Random(f"{seed} {history}"))
+    expected = []
+    for whole in range(blocks + 1):
+        length = whole * side.tree_size
+        entries = length // side.block_size
+        # Blocks are shared whole: a block of which one slot is read must be there.
+        needed = {at // side.block_size for at in read(side.kind, length)}
+        there = all(entry < entries and holds(side, blocks, entry * side.block_size, length) for entry in needed)
+        expected.append(length % side.block_size == 0 and there)
+    assert side.safe(list(range(blocks))).tolist() == expected
+
+
+@pytest.mark.parametrize("history", range(200))
+def test_a_hit_inside_a_block_has_all_that_is_read_there(history: int, seed: int) -> None:
+    side, blocks = window(random.Random(f"inside {seed} {history}"))
+    for inside in range(1, side.tree_size):
+        length = blocks * side.tree_size + inside
+        safe = side.safe_inside(list(range(blocks)), blocks, inside)
+        if side.block_size > side.tree_size:
+            assert not safe  # its blocks end elsewhere
+        elif safe:
+            assert all(holds(side, blocks, at, length) for at in read(side.kind, length)), (side.kind, length)
+        elif blocks == 0:
+            # Without blocks in front nothing but the source decides: all of its beginning, or no hit.
+            assert not all(holds(side, blocks, at, length) for at in range(length))
+
+
+@pytest.mark.parametrize("history", range(30))
+def test_a_state_is_safe_where_one_was_kept(history: int, seed: int) -> None:
+    rng = random.Random(f"state {seed} {history}")
+    values, blocks = Values(100, 1, None), rng.randrange(0, 12)
+    kept = {block for block in range(blocks) if rng.random() < 0.4}
+    for block in kept:
+        values.attach(block, 0, values.allocate(1)[0], None)
+    side = RecurrentSide(0, values, 4, Recurrent())
+    assert side.safe(list(range(blocks))).tolist() == [True, *(block in kept for block in range(blocks))]
+    values.attach(blocks, 0, values.allocate(1)[0], 3)
+    assert [side.safe_inside(list(range(blocks)), blocks, tokens) for tokens in (1, 2, 3)] == [False, False, True]

@@ -35,6 +35,11 @@ class Writer:
     extra_ids: Any
     block_table: tuple[int, ...]
 
+    @property
+    def tables(self) -> tuple[tuple[int, ...]]:
+        """One attention group."""
+        return (self.block_table,)
+
 
 def writer_of(request: Any) -> Writer:
     table = tuple(request.block_table.tolist())

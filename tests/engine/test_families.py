@@ -72,8 +72,23 @@ def test_logits_in_chunks_and_in_a_padded_batch(family: str, seed: int) -> None:
     assert close(logits, torch.stack([expected[0][-1], expected[1][-1]]))
 
 
+def test_rows_of_a_padded_batch_may_write_side_by_side(seed: int) -> None:
+    """Two short prompts that were admitted one after the other: no index is needed, the padding is."""
+    model = small_model("llama")
+    random = np.random.default_rng(seed)
+    pool = KVPool(read_layout(model).shapes, blocks=16, block_size=1, dtype=torch.float32, device=model.device)
+    runner = Runner(model, pool, read_layout(model))
+    given = random.integers(0, 512, 4), random.integers(0, 512, 6)
+    tables = np.array([0, 1, 2, 8]), np.array([3, 4, 5, 6, 7, 9])
+    for tokens, table in zip(given, tables, strict=True):
+        runner.run([Row(table, 0, tokens[:-1])])
+    rows = [Row(table, len(tokens) - 1, tokens[-1:]) for tokens, table in zip(given, tables, strict=True)]
+    logits, _ = runner.run(rows)
+    assert close(logits, torch.stack([logits_of(model, tokens)[-1] for tokens in given]))
+
+
 @pytest.mark.parametrize("family", CONFIGURATIONS)
-def test_greedy_tokens_when_prompts_share_their_beginning(
+def test_greedy_tokens_when_givenshare_their_beginning(
     family: str, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     model = small_model(family)
@@ -94,7 +109,7 @@ def test_greedy_tokens_when_prompts_share_their_beginning(
 
 
 @pytest.mark.parametrize("family", RECURRENT)
-def test_a_state_is_kept_where_prompts_branch(family: str, seed: int) -> None:
+def test_a_state_is_kept_where_givenbranch(family: str, seed: int) -> None:
     given = prompts(np.random.default_rng(seed), 64, [8, 8, 8])
     served = engine(family, step_tokens=40)
     computed = []

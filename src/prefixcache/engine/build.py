@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from prefixcache.cache import PRESETS, PrefixCache
-from prefixcache.designs import DESIGNS
+from prefixcache.designs import BASELINES, DESIGNS
 from prefixcache.engine.kv_pool import KVPool
 from prefixcache.engine.layout import Layout
 from prefixcache.engine.memory import free_memory, gibibytes
@@ -31,16 +33,25 @@ def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None) -
     if not blocks:
         raise OptionError(f"memory={memory} holds no block: one of {block_size} tokens takes {per_block:,} bytes")
     blocks = min(blocks, 2**31 // block_size)  # block ids are 32-bit integers
-    return KVPool(layout.shapes, blocks=blocks, block_size=block_size, dtype=model.dtype, device=model.device)
+    try:
+        return KVPool(layout.shapes, blocks=blocks, block_size=block_size, dtype=model.dtype, device=model.device)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise OptionError(
+            f"memory={memory} cannot be had on {model.device}: {gibibytes(free_memory(model.device))} are free"
+        ) from None
 
 
 def make_cache(design: str, block_size: int, blocks: int, options: dict[str, Any]) -> PrefixCache:
     """A cache of a design or a preset."""
-    if design in DESIGNS:
+    if "capacity" in options:
+        raise OptionError("capacity cannot be given: it follows from memory")
+    if not isinstance(design, str):
+        raise OptionError(f"design is {design!r}: expected a name")
+    if design in DESIGNS | BASELINES:
         return PrefixCache(design, block_size=block_size, capacity=blocks, **options)
     if design in PRESETS:
         return PrefixCache.preset(design, block_size=block_size, capacity=blocks, **options)
-    raise OptionError(f"design is {design!r}: expected one of {', '.join([*DESIGNS, *PRESETS])}")
+    raise OptionError(f"design is {design!r}: expected one of {', '.join([*DESIGNS, *BASELINES, *PRESETS])}")
 
 
 def state_memory(pool: KVPool, model: Any, by_default: bool) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from prefixcache.blocks.retention import PriorityLike
 from prefixcache.engine.build import end_tokens, make_cache, make_pool, state_memory
 from prefixcache.engine.families import require_exact_resume, require_supported
+from prefixcache.engine.intake import Intake, Prompt
 from prefixcache.engine.layout import read_layout
 from prefixcache.engine.recurrent import Checkpoints
 from prefixcache.engine.runner import Row, Runner
@@ -23,15 +24,13 @@ from prefixcache.engine.scheduler import Scheduler, similar_in_length
 from prefixcache.engine.sequence import Delta, Job, Sequence
 from prefixcache.engine.text import TextStream
 from prefixcache.engine.waiting import AGING, PROBES
-from prefixcache.errors import NoSpace, OptionError, TokenError, whole_number
-from prefixcache.keys import Scope, as_tokens
-from prefixcache.keys.tokens import TokenLike
+from prefixcache.errors import NoSpace, OptionError, whole_number
+from prefixcache.keys import Scope
 
 log = logging.getLogger("prefixcache.engine")
 
-Prompt: TypeAlias = str | TokenLike
-
 _SHARE_OF_CHECKPOINTS = 0.1  # of the KV memory; only models with recurrent layers need any
+_NOBODY: deque[Delta] = deque(maxlen=0)  # listens to those to whom nobody does
 
 
 class Engine:
@@ -77,10 +76,11 @@ class Engine:
         layout = read_layout(model)
         require_exact_resume(model, layout)
         self.tokenizer = tokenizer
-        self._config = model.config.get_text_config(decoder=True)
         self._ends = end_tokens(model, tokenizer)
         self._pool = make_pool(model, layout, block_size, memory)
         self.cache = make_cache(design, block_size, self._pool.blocks, {"events": False} | options)
+        slots = self._pool.blocks * block_size
+        self._intake = Intake(model.config.get_text_config(decoder=True), tokenizer, self.cache, slots)
         self.statement = state_memory(self._pool, model, memory is None)
         log.info(self.statement)
         self._runner = Runner(model, self._pool, layout)
@@ -95,7 +95,9 @@ class Engine:
         self._driver = threading.Lock()
         self._inbox: deque[Job] = deque()
         self._cancelled: deque[Job] = deque()
+        self._listeners: dict[Job, deque[Delta]] = {}
         self._numbers = iter(range(2**62))
+        self._mark = object()  # its jobs carry it: they outlive the engine and must not keep it alive
 
     # -- asking -------------------------------------------------------------------------------------
 
@@ -117,51 +119,46 @@ class Engine:
         Args:
             scope, store, priority, ttl: see `PrefixCache.open`.
         """
-        params = params or SamplingParams()
-        tokens = self.encode(prompt)
-        self._require_room(len(tokens), params.max_tokens)
-        if params.stop and self.tokenizer is None:
-            raise OptionError(f"stop={params.stop!r} needs the engine to have a tokenizer")
-        read = params.prompt_logprobs is None
-        opening = {"read": read, "store": store, "priority": priority, "ttl": ttl}
-        job = Job(next(self._numbers), tokens, params, scope, opening)
-        if not read:
-            job.prompt_logprobs = [None] * len(tokens)
-        job.sequences = [self._sequence(job, index) for index in range(params.n)]
+        job = self._job(prompt, params or SamplingParams(), scope, {"store": store, "priority": priority, "ttl": ttl})
         self._inbox.append(job)
         return job
 
+    def submit_batch(
+        self,
+        prompts: SequenceOf[Prompt],
+        params: SamplingParams | SequenceOf[SamplingParams] | None = None,
+        *,
+        scope: Scope | None = None,
+    ) -> list[Job]:
+        """Queue these prompts, or, if one of them is refused, none; with parameters for all or one for each."""
+        shared = SamplingParams() if params is None else params
+        each = [shared] * len(prompts) if isinstance(shared, SamplingParams) else list(shared)
+        if len(each) != len(prompts):
+            raise OptionError(f"params are {len(each)}: expected one for each of {len(prompts)} prompts")
+        jobs = [self._job(prompt, own, scope, {"store": True}) for prompt, own in zip(prompts, each, strict=True)]
+        self._inbox.extend(jobs)
+        return jobs
+
     def cancel(self, job: Job) -> None:
         """Give a job up, at whatever point it is; its blocks are free with the next step. From any thread."""
+        if not isinstance(job, Job) or job.mark is not self._mark:
+            raise OptionError(f"cancel: expected a job that this engine's submit returned, not {job!r}")
         self._cancelled.append(job)
 
     def encode(self, prompt: Prompt) -> np.ndarray:
         """Token ids of a prompt, uint32; raises as `submit` does."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise OptionError("the prompt is text, but the engine has no tokenizer: expected token ids")
-            ids: TokenLike = self.tokenizer(prompt)["input_ids"]
-        else:
-            ids = prompt
-        tokens = np.frombuffer(as_tokens(ids), dtype="<u4")
-        if not len(tokens):
-            raise TokenError("the prompt is empty: expected at least one token")
-        beyond = np.flatnonzero(tokens >= self._config.vocab_size)
-        if len(beyond):
-            at = int(beyond[0])
-            raise TokenError(
-                f"token {at} is {tokens[at]}: the model's vocabulary ends at {self._config.vocab_size - 1}"
-            )
-        return tokens
+        return self._intake.encode(prompt)
 
-    def _require_room(self, prompt: int, generated: int) -> None:
-        context = getattr(self._config, "max_position_embeddings", None)
-        slots = self._pool.blocks * self._pool.block_size
-        for what, limit in (("the model's context", context), ("the KV memory", slots)):
-            if limit is not None and prompt + generated > limit:
-                raise OptionError(
-                    f"{prompt} prompt tokens and max_tokens={generated} are {prompt + generated}: {what} holds {limit}"
-                )
+    def _job(self, prompt: Prompt, params: SamplingParams, scope: Scope | None, opening: dict[str, Any]) -> Job:
+        """A prompt that can run, or what is wrong with it."""
+        tokens = self.encode(prompt)
+        self._intake.check(tokens, params, scope, opening)
+        read = params.prompt_logprobs is None
+        job = Job(next(self._numbers), tokens, params, scope, opening | {"read": read}, self._mark)
+        if not read:
+            job.prompt_logprobs = [None] * len(tokens)
+        job.sequences = [self._sequence(job, index) for index in range(params.n)]
+        return job
 
     def _sequence(self, job: Job, index: int) -> Sequence:
         stream = None
@@ -185,7 +182,9 @@ class Engine:
         self, prompts: SequenceOf[Prompt], params: SamplingParams | None = None, *, scope: Scope | None = None
     ) -> list[Job]:
         """Run these prompts to their end; the jobs are in the same order."""
-        jobs = [self.submit(prompt, params, scope=scope) for prompt in prompts]
+        if isinstance(prompts, str):
+            raise OptionError("generate: prompts is a text: expected a list of prompts")
+        jobs = self.submit_batch(prompts, params, scope=scope)
         for _ in self.stream(jobs):
             pass
         return jobs
@@ -193,17 +192,23 @@ class Engine:
     def stream(self, jobs: SequenceOf[Job]) -> Iterator[Delta]:
         """Drive the engine until these jobs are finished and yield what they get; others go on beside them.
 
-        An iterator that is given up, or an interrupt, cancels those of the jobs that are not finished.
+        Several threads may do so at once, each with jobs of its own: every one of them gets its own deltas,
+        whoever drives. An iterator that is given up, or an interrupt, cancels those that are not finished.
         """
         unfinished = {job for job in jobs if not job.finished}
+        mine: deque[Delta] = deque()
+        self._listeners |= dict.fromkeys(unfinished, mine)
         try:
             while unfinished:
-                for delta in self.step():
-                    if delta.job in unfinished:
-                        yield delta
-                unfinished = {job for job in unfinished if not job.finished}
+                self.step()
+                with self._driver:  # between two steps: who is finished has all of its deltas
+                    unfinished = {job for job in unfinished if not job.finished}
+                    come = list(mine)
+                    mine.clear()
+                yield from come
         finally:
-            for job in unfinished:
+            for job in jobs:
+                self._listeners.pop(job, None)
                 if not job.finished:
                     self.cancel(job)
 
@@ -222,9 +227,11 @@ class Engine:
                 self._decode(budget, deltas)  # who came in with a single token left
             except BaseException:
                 for sequence in list(self._scheduler.running):
-                    for member in sequence.with_unborn:
-                        self._end(member, "cancelled")
+                    deltas += [self._end(member, "cancelled") for member in sequence.with_unborn]
                 raise
+            finally:
+                for delta in deltas:
+                    self._listeners.get(delta.job, _NOBODY).append(delta)
             return deltas
 
     def _take_inbox(self, deltas: list[Delta]) -> None:

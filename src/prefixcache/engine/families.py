@@ -35,6 +35,8 @@ CHECK_TOLERANCE = 1e-4  # of the largest logit, float32; a lost state is off by 
 
 def require_supported(model: Any) -> None:
     """Raises `OptionError` naming the family and the reason when the engine cannot serve this model."""
+    if isinstance(model, type) or not hasattr(getattr(model, "config", None), "get_text_config"):
+        raise OptionError(f"model is {model!r}: expected a loaded model of transformers, as from_pretrained returns it")
     config, family = model.config.get_text_config(decoder=True), model.config.model_type
     what = f"{type(model).__name__} ({family})"
     if getattr(model.config, "is_encoder_decoder", False):
@@ -59,6 +61,9 @@ def require_supported(model: Any) -> None:
             f"{what} was loaded with attn_implementation={attention!r}: "
             f"expected {' or '.join(sorted(PADDED_ATTENTION))}"
         )
+    places = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(places) != 1 or places == ["meta"]:
+        raise OptionError(f"{what} lies on {', '.join(places)}: expected all its weights on one device")
     if model.training:
         raise OptionError(f"{what} is in training mode: call model.eval() first")
 

@@ -73,7 +73,7 @@ class Runner:
         with torch.inference_mode():
             output = self.model(
                 input_ids=torch.from_numpy(tokens).to(device),
-                attention_mask=self._padding(rows, slots),
+                attention_mask=self._padding(rows, slots, device),
                 position_ids=starts[:, None] + torch.arange(query, device=device),
                 cache=cache,
                 use_cache=True,
@@ -87,11 +87,11 @@ class Runner:
         return (logits if all_logits else logits[:, -1]), after
 
     @staticmethod
-    def _padding(rows: Sequence[Row], slots: Slots) -> torch.Tensor | None:
+    def _padding(rows: Sequence[Row], slots: Slots, device: torch.device) -> torch.Tensor | None:
         """1 for a token, 0 for padding on the left, [rows, length]; None when nothing is padded."""
         lengths = torch.tensor([row.start + slots.query for row in rows])
         if bool((lengths == slots.length).all()):
             return None
         columns = torch.arange(slots.length)
         mask = columns[None, :] >= slots.length - lengths[:, None]
-        return mask.to(device=slots.write.device, dtype=torch.long)
+        return mask.to(device=device, dtype=torch.long)

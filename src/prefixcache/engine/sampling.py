@@ -9,6 +9,7 @@ import torch
 from prefixcache.errors import OptionError, whole_number
 
 MOST_LOGPROBS = 100
+_COLDEST = 1e-9  # below, float32 would divide by zero; nothing but ties is left to chance long before
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ class SamplingParams:
         whole_number(self.max_tokens, "max_tokens", least=1)
         whole_number(self.n, "n", least=1)
         whole_number(self.top_k, "top_k")
-        if not isinstance(self.temperature, int | float) or not 0.0 <= self.temperature < float("inf"):
+        if not _is_number(self.temperature) or not 0.0 <= self.temperature < float("inf"):
             raise OptionError(f"temperature is {self.temperature!r}: expected a number from 0 on")
-        if not isinstance(self.top_p, int | float) or not 0.0 < self.top_p <= 1.0:
+        if not _is_number(self.top_p) or not 0.0 < self.top_p <= 1.0:
             raise OptionError(f"top_p is {self.top_p!r}: expected a number above 0, up to 1")
         if self.seed is not None:
             whole_number(self.seed, "seed", most=2**63 - 1)
@@ -60,9 +61,18 @@ class SamplingParams:
         if not isinstance(stop, list | tuple) or not all(isinstance(text, str) and text for text in stop):
             raise OptionError(f"stop is {stop!r}: expected a tuple of non-empty texts")
         object.__setattr__(self, "stop", tuple(stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        ends: object = self.stop_token_ids
+        if not isinstance(ends, list | tuple):
+            raise OptionError(f"stop_token_ids is {ends!r}: expected a tuple of token ids")
+        object.__setattr__(self, "stop_token_ids", tuple(ends))
         for token in self.stop_token_ids:
             whole_number(token, "stop_token_ids: a token")
+        if not isinstance(self.ignore_eos, bool):
+            raise OptionError(f"ignore_eos is {self.ignore_eos!r}: expected True or False")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,8 @@ class Sampler:
         if self._generator is None:
             return int(logits.argmax())
         params = self._params
-        scores = logits / params.temperature
+        # From the best one down, so that no temperature makes an infinity of it.
+        scores = (logits - logits.max()) / max(params.temperature, _COLDEST)
         if 0 < params.top_k < len(scores):
             scores = scores.masked_fill(scores < scores.topk(params.top_k).values[-1], -torch.inf)
         if params.top_p < 1.0:

@@ -64,19 +64,27 @@ class Job:
         params: how it is continued.
         scope: what its KV depends on besides the tokens.
         opening: arguments for `PrefixCache.open` besides tokens and scope.
+        mark: tells whose job it is.
         cached_tokens: prompt tokens that need not be computed, None before admission. Recorded once: a
             preemption does not change it.
         prompt_logprobs: per prompt token when asked for, None for the first, which nothing precedes.
     """
 
     def __init__(
-        self, number: int, tokens: np.ndarray, params: SamplingParams, scope: Scope | None, opening: dict[str, Any]
+        self,
+        number: int,
+        tokens: np.ndarray,
+        params: SamplingParams,
+        scope: Scope | None,
+        opening: dict[str, Any],
+        mark: object = None,
     ) -> None:
         self.number = number
         self.tokens = tokens
         self.params = params
         self.scope = scope
         self.opening = opening
+        self.mark = mark
         self.sequences: list[Sequence] = []
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[Logprob | None] = []

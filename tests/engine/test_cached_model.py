@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from transformers import GenerationConfig, TextStreamer
 
 from prefixcache.engine import CachedModel, random_model
-from prefixcache.errors import OptionError
+from prefixcache.errors import OptionError, TokenError
 from tests.engine.small import VOCABULARY
 
 SMALL = {
@@ -143,6 +144,82 @@ def test_the_streamer_of_transformers_prints(
 def test_what_cannot_be_honoured_is_refused_by_name(cached: CachedModel, name: str, given: object) -> None:
     with pytest.raises(OptionError, match=rf"generate: {name}="):
         cached.generate("x", **{name: given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_new_tokens": "5"}, "generate: max_new_tokens is '5'"),
+        ({"max_new_tokens": 0}, "generate: max_new_tokens is 0"),
+        ({"num_return_sequences": 0}, "generate: num_return_sequences is 0"),
+        ({"pad_token_id": "a"}, "generate: pad_token_id is 'a'"),
+        ({"eos_token_id": "a"}, "generate: eos_token_id is 'a'"),
+        ({"stop_strings": 5}, "generate: stop_strings=5"),
+        ({"stop_strings": ""}, "generate: stop_strings=''"),
+        ({"streamer": "x"}, "generate: streamer='x' has no put and end"),
+        ({"generation_config": {}}, "generate: generation_config={} is no GenerationConfig"),
+        ({"attention_mask": torch.ones(1, 2)}, "attention_mask cannot be honoured for texts"),
+        ({"inputs": {"input_ids": 1}}, r"inputs is dict: .* generate\(\*\*answer\)"),
+        ({"inputs": [{"role": "user"}]}, "inputs is list: expected a tensor of ids, a text or a list of texts"),
+        ({"inputs": 5}, "inputs is int"),
+        ({"inputs": torch.ones(1, 3)}, r"input_ids is torch\.float32 of 1 rows"),
+        ({"inputs": torch.ones(0, 3, dtype=torch.long)}, "of 0 rows"),
+        ({"inputs": torch.ones(1, 3, dtype=torch.long), "attention_mask": [[1]]}, "attention_mask is list"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(
+    cached: CachedModel, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        cached.generate(**({"inputs": "x"} | given))
+    assert cached.engine.idle
+
+
+def test_half_a_character_is_no_prompt(cached: CachedModel) -> None:
+    with pytest.raises(TokenError, match="character 1 of the prompt is half a surrogate pair"):
+        cached.generate("a\ud800")
+
+
+def test_a_batch_is_taken_whole_or_not_at_all(cached: CachedModel) -> None:
+    with pytest.raises(OptionError, match="the model's context holds 512"):
+        cached.generate(["fits", "does not fit " * 60], max_new_tokens=4)
+    assert cached.engine.idle
+
+
+def test_a_streamer_that_raises_ends_the_generation(cached: CachedModel) -> None:
+    class Full(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.values) > 2:
+                raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        cached.generate("x", max_new_tokens=20, streamer=Full())
+    cached.engine.step()
+    assert cached.engine.idle
+    assert cached.engine.cache.books().pinned == 0
+    assert caught.traceback  # held until here: nothing waited for the collector
+
+
+def test_threads_get_what_is_theirs(pair: tuple[Any, Any], cached: CachedModel) -> None:
+    """Whoever drives the engine, every streamer gets all of its tokens and no other ones."""
+    prompts = [f"question {number}" for number in range(4)]
+    recorders = [Recorder() for _ in prompts]
+    answers: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = cached.generate(prompts[number], max_new_tokens=24, streamer=recorders[number])
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    for number, (prompt, recorder) in enumerate(zip(prompts, recorders, strict=True)):
+        assert recorder.values[0] == pair[1](prompt)["input_ids"]
+        assert len(recorder.values) == 1 + 24
+        tokens = [token for value in recorder.values[1:] for token in value]
+        assert pair[1].decode(tokens, skip_special_tokens=True) == answers[number]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from prefixcache.engine import Engine, SamplingParams
-from prefixcache.errors import OptionError, TokenError
+from prefixcache.errors import OptionError, ScopeError, TokenError
 from tests.engine.small import (
     CONFIGURATIONS,
     answer,
     engine,
+    finish,
+    greedy,
     small_model,
 )
 
@@ -43,6 +48,81 @@ def test_bad_options_say_what_is_wrong() -> None:
         Engine(model, memory=100)
     with pytest.raises(OptionError, match="step_tokens is 0"):
         Engine(model, memory=2**20, step_tokens=0)
+    with pytest.raises(OptionError, match="capacity cannot be given: it follows from memory"):
+        Engine(model, memory=2**20, capacity=5)
+    with pytest.raises(OptionError, match=r"design is \['radix'\]"):
+        Engine(model, memory=2**20, design=["radix"])
+    with pytest.raises(OptionError, match=r"cannot be had on cpu: .* GiB are free"):
+        Engine(model, memory=2**60)
+    with pytest.raises(OptionError, match="tokenizer is 'gpt2': expected a loaded tokenizer"):
+        Engine(model, "gpt2", memory=2**20)
+    with pytest.raises(OptionError, match="prompts is a text: expected a list"):
+        engine().generate("text")
+    with pytest.raises(OptionError, match="params are 1: expected one for each of 2 prompts"):
+        engine().submit_batch([[1], [2]], [SamplingParams()])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"priority": 500}, "^priority is 500: expected an integer from 0 to 100"),
+        ({"ttl": -1}, "^ttl is -1"),
+        ({"scope": "tenant"}, "^scope is 'tenant': expected a Scope"),
+        ({"store": None}, "^store is None"),
+        ({"params": {"max_tokens": 3}}, "^params is {'max_tokens': 3}: expected SamplingParams"),
+    ],
+)
+def test_what_the_cache_would_refuse_is_refused_at_once(given: dict[str, Any], message: str) -> None:
+    """Found only in the step that admits it, it would end all that runs, and again in the next step."""
+    served = engine()
+    with pytest.raises((OptionError, ScopeError), match=message):
+        served.submit([1, 2, 3], **given)
+    assert served.idle
+    assert served.cache.stats().queries == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stop_token_ids": 5}, "stop_token_ids is 5"),
+        ({"stop": "abc"}, "stop is 'abc'"),
+        ({"temperature": True}, "temperature is True"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_p": 0.0}, r"top_p is 0\.0"),
+        ({"ignore_eos": "no"}, "ignore_eos is 'no'"),
+        ({"n": 0}, "n is 0"),
+        ({"max_tokens": 1.5}, r"max_tokens is 1\.5"),
+        ({"logprobs": 101}, "logprobs is 101: expected an integer from 0 to 100"),
+    ],
+)
+def test_bad_parameters_say_what_is_wrong(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        SamplingParams(**given)
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e30])
+def test_no_temperature_is_too_cold_or_too_hot(temperature: float) -> None:
+    job = engine().generate([[1, 2]], SamplingParams(temperature=temperature, max_tokens=4, seed=1))[0]
+    assert len(answer(job)) == 4
+    if temperature < 1:
+        assert answer(job) == greedy(small_model("llama"), np.array([1, 2]), 4)
+
+
+@pytest.mark.parametrize("model", ["gpt2", None, torch.nn.Linear(2, 2), LlamaForCausalLM], ids=str)
+def test_what_is_no_loaded_model_is_refused(model: object) -> None:
+    with pytest.raises(OptionError, match="expected a loaded model of transformers"):
+        Engine(model)
+
+
+def test_a_job_of_another_engine_is_not_cancelled() -> None:
+    mine, other = engine(), engine()
+    job = mine.submit([1, 2, 3], SamplingParams(max_tokens=3))
+    mine.step()
+    for wrong in (job, None):
+        with pytest.raises(OptionError, match="expected a job that this engine's submit returned"):
+            other.cancel(wrong)
+    finish(mine, [job])
+    assert job.completions[0].finish_reason == "length"
 
 
 def test_the_memory_is_stated() -> None:

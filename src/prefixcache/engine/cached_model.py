@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.sampling import SamplingParams
 from prefixcache.engine.sequence import Job
-from prefixcache.errors import OptionError
+from prefixcache.errors import OptionError, whole_number
 
 HONOURED = frozenset(
     {
@@ -101,10 +102,14 @@ class CachedModel:
         given = input_ids if inputs is None else inputs
         if given is None or (inputs is not None and input_ids is not None):
             raise OptionError("generate: expected either inputs or input_ids")
+        if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise OptionError(f"generate: streamer={streamer!r} has no put and end")
         if isinstance(given, torch.Tensor):
             rows = _rows(given, attention_mask, settings)
             return settings.as_tensor(given, self._run(rows, settings, streamer))
-        texts = [given] if isinstance(given, str) else list(given)
+        if attention_mask is not None:
+            raise OptionError("generate: attention_mask cannot be honoured for texts: expected input_ids with it")
+        texts = _texts(given)
         jobs = self._run(texts, settings, streamer)
         answers = [completion.text for job in jobs for completion in job.completions]
         return answers[0] if isinstance(given, str) and settings.samples == 1 else answers
@@ -115,12 +120,14 @@ class CachedModel:
                 f"generate: streamer takes one prompt and one sample, not {len(prompts)}x{settings.samples}"
             )
         encoded = [self.engine.encode(prompt) for prompt in prompts]
-        jobs = [self.engine.submit(tokens, settings.params(len(tokens))) for tokens in encoded]
-        if streamer is not None:
-            streamer.put(torch.from_numpy(jobs[0].tokens.astype("int64"))[None])
-        for delta in self.engine.stream(jobs):
-            if streamer is not None and delta.token is not None:
-                streamer.put(torch.tensor([delta.token]))
+        jobs = self.engine.submit_batch(encoded, [settings.params(len(tokens)) for tokens in encoded])
+        # Closed, and so cancelled, at once when a streamer raises.
+        with closing(self.engine.stream(jobs)) as deltas:
+            if streamer is not None:
+                streamer.put(torch.from_numpy(jobs[0].tokens.astype("int64"))[None])
+            for delta in deltas:
+                if streamer is not None and delta.token is not None:
+                    streamer.put(torch.tensor([delta.token]))
         if streamer is not None:
             streamer.end()
         return jobs
@@ -143,6 +150,8 @@ class _Settings:
         merged: dict[str, Any] = {}
         for configuration in (model.generation_config, generation_config):
             if configuration is not None:
+                if not hasattr(configuration, "to_dict"):
+                    raise OptionError(f"generate: generation_config={configuration!r} is no GenerationConfig")
                 merged |= {name: value for name, value in configuration.to_dict().items() if value is not None}
         merged |= arguments
         for name, value in merged.items():
@@ -155,25 +164,26 @@ class _Settings:
                 )
         if arguments.get("use_cache") is False:
             raise OptionError("generate: use_cache=False cannot be honoured: the KV cache is the point")
-        ends = merged.get("eos_token_id")
-        ends = () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
-        stop = merged.get("stop_strings") or ()
+        ends = _ends(merged.get("eos_token_id"))
+        samples = _whole(merged, "num_return_sequences", 1) or 1
         sampling: dict[str, Any] = {
-            "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+            "stop": _stop_strings(merged.get("stop_strings")),
             # The end tokens are those of this call, not those of the model.
             "stop_token_ids": ends,
             "ignore_eos": True,
-            "n": int(merged.get("num_return_sequences") or 1),
+            "n": samples,
         }
         if merged.get("do_sample"):
             sampling |= {name: merged[name] for name in ("temperature", "top_p") if merged.get(name) is not None}
             sampling["temperature"] = sampling.get("temperature", 1.0)
             sampling["top_k"] = merged.get("top_k", _TOP_K) or 0
-        new_tokens, max_length = merged.get("max_new_tokens"), merged.get("max_length")
+        new_tokens, max_length = _whole(merged, "max_new_tokens", 1), _whole(merged, "max_length", 1)
         if new_tokens is None and max_length is None:
             new_tokens = _NEW_TOKENS
-        padding = merged.get("pad_token_id", ends[0] if ends else None)
-        return cls(sampling, sampling["n"], new_tokens, max_length, ends, padding)
+        padding = _whole(merged, "pad_token_id", 0)
+        if padding is None and "pad_token_id" not in merged and ends:
+            padding = ends[0]
+        return cls(sampling, samples, new_tokens, max_length, ends, padding)
 
     def params(self, prompt: int) -> SamplingParams:
         """Parameters for a prompt of this many tokens. A sampled one takes its seed from torch."""
@@ -193,10 +203,49 @@ class _Settings:
         return torch.cat([given.repeat_interleave(self.samples, dim=0), new.to(given)], dim=1)
 
 
+def _whole(merged: Mapping[str, Any], name: str, least: int) -> int | None:
+    """An argument that is a whole number where it is given."""
+    value = merged.get(name)
+    return None if value is None else whole_number(value, f"generate: {name}", least=least)
+
+
+def _ends(given: Any) -> tuple[int, ...]:
+    """End tokens, given as one or several."""
+    if isinstance(given, torch.Tensor):
+        given = given.tolist()
+    several = () if given is None else given if isinstance(given, list | tuple) else (given,)
+    return tuple(whole_number(token, "generate: eos_token_id") for token in several)
+
+
+def _stop_strings(given: Any) -> tuple[str, ...]:
+    """Stop texts, given as one or several."""
+    several = () if given is None else (given,) if isinstance(given, str) else given
+    if not isinstance(several, list | tuple) or not all(isinstance(text, str) and text for text in several):
+        raise OptionError(f"generate: stop_strings={given!r}: expected a text or a list of texts, none of them empty")
+    return tuple(several)
+
+
+def _texts(given: Any) -> list[str]:
+    """The prompts of a call that has no ids."""
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+        return list(texts)
+    hint = ": pass a tokenizer's answer as generate(**answer)" if isinstance(given, Mapping) else ""
+    raise OptionError(
+        f"generate: inputs is {type(given).__name__}: expected a tensor of ids, a text or a list of texts{hint}"
+    )
+
+
 def _rows(given: torch.Tensor, mask: torch.Tensor | None, settings: _Settings) -> list[torch.Tensor]:
     """The tokens of each row without its padding."""
     if given.ndim != 2:
         raise OptionError(f"generate: input_ids has {given.ndim} dimensions: expected [batch, length]")
+    if given.is_floating_point() or not len(given):
+        raise OptionError(
+            f"generate: input_ids is {given.dtype} of {len(given)} rows: expected integers, at least a row"
+        )
+    if mask is not None and not isinstance(mask, torch.Tensor):
+        raise OptionError(f"generate: attention_mask is {type(mask).__name__}: expected a tensor")
     padding = settings.padding
     if mask is None and padding is not None and padding not in settings.ends:
         mask = given != padding  # as transformers does

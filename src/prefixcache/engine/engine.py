@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
@@ -189,7 +189,7 @@ class Engine:
             pass
         return jobs
 
-    def stream(self, jobs: SequenceOf[Job]) -> Iterator[Delta]:
+    def stream(self, jobs: SequenceOf[Job]) -> Generator[Delta, None, None]:
         """Drive the engine until these jobs are finished and yield what they get; others go on beside them.
 
         Several threads may do so at once, each with jobs of its own: every one of them gets its own deltas,

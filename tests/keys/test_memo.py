@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from itertools import pairwise
 
 import pytest
 
 from prefixcache.keys import ChainHash, ChainMemo, Extras, Scope, as_tokens
 from prefixcache.keys.layouts import make_chain
+from prefixcache.keys.memo import _cost
 
 
 def memory(memo: ChainMemo) -> int:
-    return sum(piece.cost for piece in memo._pieces.values())
+    return sum(_cost(place, piece) for place, piece in memo._pieces.items())
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
@@ -74,3 +76,26 @@ def test_a_long_line_of_tenants_does_not_grow_the_memo() -> None:
     assert memory(memo) == memo.bytes <= 50_000
     assert len(memo) < 100
     assert len(memo._roots) <= 4096
+
+
+@pytest.mark.parametrize("carries", ["nothing", "ids", "pictures", "a long salt"])
+@pytest.mark.parametrize("block_size", [4, 256])
+def test_memory_is_bounded_whatever_prompts_carry(carries: str, block_size: int, seed: int) -> None:
+    numbers = random.Random(seed)
+    memo = ChainMemo(ChainHash("sha256", block_size), most_bytes=2**18)
+    length = 4 * max(block_size, 16)
+    tracemalloc.start()
+    for number in range(2 * 2**18 // (length * 4)):
+        tokens = numbers.randbytes(length * 4)
+        root = Scope(salt="s" * 5000).encode(number) if carries == "a long salt" else b"root"
+        extras = None
+        if carries == "ids":
+            extras = Extras((), numbers.randbytes(length * 8))
+        if carries == "pictures":
+            extras = Extras(tuple((at, at + 1, numbers.randbytes(32), 0) for at in range(0, length, 8)))
+        memo._roots.clear()  # what it keeps of scopes has a bound of its own
+        memo.keys(root, tokens, length // block_size, extras)
+    del tokens, extras, root
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 2**16 < held < 1.05 * 2**18

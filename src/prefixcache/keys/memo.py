@@ -28,7 +28,9 @@ from prefixcache.keys.tokens import TOKEN_BYTES, Buffer, common_tokens
 Place: TypeAlias = tuple[bytes, bytes, bytes, Extras | None]
 
 _KEY_COST = 100  # bytes that a remembered key may cost: the key itself and what points to it
-_PIECE_COST = 600
+_RUN_COST = 400  # of media
+_PIECE_COST = 1200
+_EXTRAS_COST = 1200
 _MOST_ROOTS = 4096
 
 
@@ -39,10 +41,14 @@ class Piece:
     text: bytes
     keys: list[bytes]
 
-    @property
-    def cost(self) -> int:
-        """Bytes of memory, estimated."""
-        return len(self.text) + len(self.keys) * _KEY_COST + _PIECE_COST
+
+def _cost(place: Place, piece: Piece) -> int:
+    """Bytes of memory of a piece and its place, estimated from above."""
+    root, _, first, carried = place
+    cost = len(root) + len(first) + len(piece.text) + len(piece.keys) * _KEY_COST + _PIECE_COST
+    if carried is not None:
+        cost += _EXTRAS_COST + len(carried.ids) + len(carried.runs) * _RUN_COST
+    return cost
 
 
 class ChainMemo:
@@ -183,9 +189,8 @@ class ChainMemo:
         pieces = self._pieces
         known = pieces.pop(place, None)
         if known is not None:
-            self.bytes -= known.cost
+            self.bytes -= _cost(place, known)
         pieces[place] = piece
-        self.bytes += piece.cost
+        self.bytes += _cost(place, piece)
         while self.bytes > self.most_bytes and len(pieces) > 1:
-            _, forgotten = pieces.popitem(last=False)
-            self.bytes -= forgotten.cost
+            self.bytes -= _cost(*pieces.popitem(last=False))

@@ -1,0 +1,195 @@
+"""A small cache, threads that use it as an engine would, and all that must hold after each of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefixcache import NoSpace, PrefixCache, Request, RequestError
+from prefixcache.blocks import transfers
+from prefixcache.scenario.oracle import KVOracle
+from tests.interleavings.scheduler import Scheduler, SteppedLock
+
+BLOCK_SIZE = 2
+Work = Callable[[], None]
+
+# Designs and presets in the forms that differ in what a claim does.
+SETUPS: dict[str, Callable[[int], PrefixCache]] = {
+    "radix": lambda capacity: PrefixCache("radix", block_size=BLOCK_SIZE, capacity=capacity),
+    "radix, copy": lambda capacity: PrefixCache("radix", block_size=BLOCK_SIZE, capacity=capacity, partial="copy"),
+    "hash_chain": lambda capacity: PrefixCache("hash_chain", block_size=BLOCK_SIZE, capacity=capacity),
+    "block_trie": lambda capacity: PrefixCache("block_trie", block_size=BLOCK_SIZE, capacity=capacity),
+    "block_trie, take": lambda capacity: PrefixCache(
+        "block_trie", block_size=BLOCK_SIZE, capacity=capacity, partial="take"
+    ),
+    "digest_chain": lambda capacity: PrefixCache("digest_chain", block_size=BLOCK_SIZE, capacity=capacity),
+    "digest_chain, take": lambda capacity: PrefixCache(
+        "digest_chain", block_size=BLOCK_SIZE, capacity=capacity, partial="take"
+    ),
+    "trtllm": lambda capacity: PrefixCache.preset("trtllm", block_size=BLOCK_SIZE, capacity=capacity),
+    "vllm-1": lambda capacity: PrefixCache.preset("vllm-1", block_size=BLOCK_SIZE, capacity=capacity),
+}
+ALL = tuple(SETUPS)
+PARTIAL = ("radix, copy", "block_trie", "block_trie, take", "digest_chain", "digest_chain, take", "trtllm")
+CLAIM = ("radix", "radix, copy", "hash_chain", "block_trie", "block_trie, take", "digest_chain", "digest_chain, take")
+TAKE = ("block_trie, take", "digest_chain, take", "trtllm")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A story to be told under every schedule.
+
+    Attributes:
+        threads: what each thread does, given the world.
+        setups: names of the caches that it is told with.
+        capacity: blocks.
+        stored: prompts that were run before, oldest first.
+        least: schedules that there are at the least, so that a search cannot be empty without a word.
+        preemptions: how many a schedule may have; None is all schedules.
+        asks: whether others may have to copy out of a block that is written next, so that a writer asks before.
+    """
+
+    name: str
+    threads: Callable[[World], dict[str, Work]]
+    setups: tuple[str, ...]
+    capacity: int = 8
+    stored: tuple[Sequence[int], ...] = ()
+    least: int = 2
+    preemptions: int | None = None
+    asks: bool = False
+
+
+class _Memory:
+    """The oracle's memory, copied by whoever is let go next."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def copy(self, copies: Iterable[Any]) -> None:
+        for copy in copies:
+            self.world.scheduler.point("copy")
+            if self.world.broken:
+                raise OSError("the device is gone")
+            self.world.oracle.copy([copy])
+
+
+@dataclass
+class World:
+    case: Case
+    setup: str
+    reentrant: bool = True
+    broken: bool = False  # copies fail
+    cancelled: bool = False
+    live: dict[int, Request] = field(default_factory=dict)
+    hand: dict[str, Any] = field(default_factory=dict)  # what one thread passes on to another
+
+    def __post_init__(self) -> None:
+        self.cache = SETUPS[self.setup](self.case.capacity)
+        self.oracle = KVOracle(BLOCK_SIZE)
+        self.memory = _Memory(self)
+        self.scheduler = Scheduler([], None)  # whose points are none, for what was before
+        for prompt in self.case.stored:
+            request = self.cache.open(prompt)
+            self.oracle.copy(request.copies)
+            request.copied()
+            self.oracle.write(request, request.cached, request.length)
+            request.computed(request.length)
+            request.close()
+
+    # What the scheduler asks
+
+    def threads(self, scheduler: Scheduler) -> dict[str, Work]:
+        self.scheduler = scheduler
+        self.cache._core.lock = SteppedLock(scheduler, self.reentrant)
+        return self.case.threads(self)
+
+    def after_step(self) -> None:
+        if self.cache._core.lock.holder is not None:  # it waits for itself, and will be found to
+            return
+        self.cache.check()
+        books = self.cache.books()
+        numbers = (books.free, books.idle, books.pinned, books.quarantined)
+        assert min(numbers) >= 0 and sum(numbers) == self.case.capacity, books
+        for request in self.live.values():
+            if not request.copies:
+                self.oracle.verify(request, request.computed_tokens)
+
+    def at_the_end(self) -> None:
+        for request in list(self.live.values()):
+            request.abort()
+        books = self.cache.books()
+        assert (books.pinned, books.quarantined) == (0, 0), f"{books}: nobody is left"
+        self.cache.evict(self.case.capacity)
+        self.cache.check()
+        assert self.cache.books().free == self.case.capacity
+
+    # What threads do
+
+    def open(self, tokens: Sequence[int]) -> Request | None:
+        """Admitted, or None."""
+        try:
+            request = self.cache.open(tokens)
+        except NoSpace:
+            return None
+        self.live[request.id] = request
+        return request
+
+    def open_batch(self, *prompts: Sequence[int]) -> list[Request | None]:
+        results = self.cache.open_batch([{"tokens": prompt} for prompt in prompts])
+        requests = [None if isinstance(result, NoSpace) else result for result in results]
+        self.live.update((request.id, request) for request in requests if request is not None)
+        return requests
+
+    def copy(self, request: Request) -> bool:
+        """As a copy worker does it; False when it failed, and the request is gone with it."""
+        try:
+            transfers.carry_out(self.memory, request, lambda: self.cancelled)
+        except (OSError, CancelledError):
+            self.live.pop(request.id)
+            return False
+        return True
+
+    def compute(self, request: Request, length: int | None = None) -> None:
+        """Ask whether the table may be written, write, and say so."""
+        length = request.length if length is None else length
+        if self.case.asks:
+            self._said(request, request.computed_tokens)
+        self.scheduler.point("write")
+        self.oracle.write(request, request.computed_tokens, length)
+        self._said(request, length)
+
+    def _said(self, request: Request, length: int) -> None:
+        """`computed`, again whenever a copy that stood in its way may be done."""
+        while True:
+            try:
+                return request.computed(length)
+            except RequestError:
+                before = self.sources()
+                assert before & set(request.block_table.tolist()), "refused, and nobody copies out of its table"
+                self.scheduler.point("wait for a copy", lambda before=before: self.sources() != before)
+
+    def sources(self) -> set[int]:
+        """Blocks that have yet to be copied."""
+        return {copy.source for request in self.live.values() for copy, _ in request.pending}
+
+    def end(self, request: Request, how: str = "close", **arguments: Any) -> None:
+        self.live.pop(request.id)
+        getattr(request, how)(**arguments)
+
+    def serve(self, request: Request | None) -> None:
+        """All of a request's life after its admission."""
+        if request is not None and self.copy(request):
+            self.compute(request)
+            self.end(request)
+
+    def life(self, *tokens: int) -> Work:
+        return lambda: self.serve(self.open(tokens))
+
+    def evict(self, times: int) -> Work:
+        def work() -> None:
+            for _ in range(times):
+                self.cache.evict(1)
+
+        return work

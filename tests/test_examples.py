@@ -38,7 +38,9 @@ def fenced(page: Path, language: str) -> list[str]:
 EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
 ON_PAGES = {
     f"{page.name}-{number}": program
-    for page in sorted(ROOT.glob("*.md"))
+    for page in sorted(
+        (*ROOT.glob("*.md"), *(ROOT / "docs" / f"{name}.md" for name in ("attention-groups", "threads")))
+    )
     for number, program in enumerate(fenced(page, "python"), 1)
 }
 PROGRAMS = EXAMPLES | ON_PAGES

@@ -100,8 +100,6 @@ class World:
         A request that others have yet to copy from waits until they have.
         """
         self.let_others_copy(request)
-        while self.in_flight:
-            self.settle()
         if request.copies:
             self.copy(request)
         begin = request.computed_tokens
@@ -116,6 +114,8 @@ class World:
         for other in self.live:
             if other is not request and any((copy.group, copy.source) in own for copy in other.copies):
                 self.copy(other)
+        for late in [late for late in self.in_flight if any(slot[:2] in own for slot in late.sources)]:
+            self.settle(late)
 
     def release_in_flight(self, request: Request, how: Callable[..., None]) -> None:
         """Release it while a step is under way that computes all its known tokens."""
@@ -136,9 +136,11 @@ class World:
         how(in_flight=True)
         self.in_flight.append(InFlight(request, writes, sources))
 
-    def settle(self) -> None:
+    def settle(self, late: InFlight | None = None) -> None:
         """The step of a released request ends: until now it read what it copies, now it has written."""
-        request, writes, sources = self.in_flight.pop()
+        late = late or self.in_flight[-1]
+        self.in_flight.remove(late)
+        request, writes, sources = late
         for slot, held in sources.items():
             assert self.memory.get(slot) == held, f"{slot} was overwritten under a copy in flight"
         for slot in writes:

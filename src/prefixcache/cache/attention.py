@@ -21,8 +21,9 @@ def computed_in_groups(core: Core, groups: Groups, request: Request, length: int
 def release_groups(core: Core, groups: Groups, request: Request, length: int, in_flight: bool) -> None:
     """The groups leave in the tree what is worth it of the first `length` tokens, and let go of the rest."""
     computed = request.computed_tokens
-    # With copies unfinished nobody knows what is written; a state is worth nothing then.
-    _store(core, groups, request, length, -1 if request.pending else computed, ended=not in_flight)
+    # With copies unfinished nobody knows what is written, and a step in flight goes on in the same state.
+    unsure = bool(request.pending) or in_flight
+    _store(core, groups, request, length, -1 if unsure else computed, ended=not in_flight)
     targets = {(copy.group, copy.target) for copy, _ in request.pending} if in_flight else None
     request.given_up_in_groups += groups.release(request.holding, computed, targets)
     if request.given_up_in_groups:

@@ -1,0 +1,255 @@
+"""One sentence on the life of a request with attention groups per test, in every design."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prefixcache import DESIGNS, Full, NoSpace, PrefixCache, Recurrent, RequestError, Stored, Window
+from tests.groups.test_cascade import compute
+
+PROMPT = list(range(1, 25))  # 24 tokens: six blocks of 4
+
+designs = pytest.mark.parametrize("design", DESIGNS)
+
+
+def make(design: str, *groups: Any, capacity: Any = 64, **options: Any) -> PrefixCache:
+    return PrefixCache(design, block_size=4, capacity=capacity, groups=[Full(), *groups], **options)
+
+
+@designs
+def test_blocks_that_leave_a_window_are_given_back_while_the_request_runs_and_stay_findable(design: str) -> None:
+    cache = make(design, Window(8))
+    request = cache.open(PROMPT)
+    request.computed(24)
+    # Position 24 reads 17 .. 23: the blocks of 16 .. 19 and 20 .. 23 are in use, no others.
+    assert [block >= 0 for block in request.tables[1].tolist()] == [False] * 4 + [True] * 2
+    assert (cache.books(1).pinned, cache.books(1).idle) == (2, 4)
+    assert (cache.books(0).pinned, cache.books(0).idle) == (6, 0)
+    assert cache.probe([*PROMPT[:8], 99]).cached == 8
+
+
+@designs
+def test_the_lock_of_a_window_reaches_only_as_far_as_the_window(design: str) -> None:
+    cache = make(design, Window(8))
+    compute(cache.open(PROMPT)).close()
+    request = cache.open([*PROMPT, 99])
+    assert request.cached == 24
+    assert cache.books(1).pinned == 2 + 1  # what position 24 reads, and the block it is written to
+    assert cache.evict(100, group=1) == 4
+    cache.check()
+
+
+@designs
+def test_sinks_are_kept_however_far_away(design: str) -> None:
+    cache = make(design, Window(4, sinks=2))
+    request = cache.open(PROMPT)
+    request.computed(24)
+    assert [block >= 0 for block in request.tables[1].tolist()] == [True, False, False, False, False, True]
+
+
+@designs
+def test_a_missing_anchor_cuts_the_hit_and_says_so(design: str) -> None:
+    cache = make(design, Window(8))
+    compute(cache.open(PROMPT)).close()
+    cache.evict(6, group=1)
+    hit = cache.probe([*PROMPT, 99])
+    assert (hit.cached, hit.reason) == (0, "anchor missing")
+    cache.open([*PROMPT, 99])
+    assert cache.stats().anchor_missing_tokens == 24
+
+
+@designs
+def test_a_window_of_coarser_blocks_ends_hits_at_its_own_ends(design: str) -> None:
+    cache = make(design, Window(8, block_size=8))
+    compute(cache.open(PROMPT)).close()
+    assert cache.probe([*PROMPT[:20], 99]).cached == 16
+    assert cache.probe([*PROMPT, 99]).cached == 24
+
+
+@designs
+def test_a_window_of_finer_blocks_gives_them_back_one_by_one(design: str) -> None:
+    cache = make(design, Window(3, block_size=2))
+    request = cache.open(PROMPT)
+    request.computed(24)
+    assert [at for at, block in enumerate(request.tables[1].tolist()) if block >= 0] == [11]  # reads 22 and 23
+    assert cache.probe([*PROMPT[:12], 99]).cached == 12
+
+
+@designs
+def test_a_state_is_kept_at_the_last_full_block_of_a_prompt(design: str) -> None:
+    cache = make(design, Recurrent())
+    request = cache.open([*PROMPT, 50])
+    assert request.checkpoints == (24,)
+    compute(request)
+    hit = cache.probe([*PROMPT[:20], 99])
+    assert (hit.cached, hit.reason) == (0, "no checkpoint")
+    assert cache.probe([*PROMPT, 99]).cached == 24
+    assert cache.open([*PROMPT[:20], 99]).cached == 0
+    assert cache.stats().no_checkpoint_tokens == 20
+
+
+@designs
+def test_a_state_is_kept_where_prompts_part(design: str) -> None:
+    cache = make(design, Recurrent())
+    compute(cache.open([*PROMPT, 50])).close()
+    second = cache.open([*PROMPT[:12], *range(60, 70)])
+    assert second.cached == 0
+    assert second.checkpoints == (12, 20)
+    compute(second)
+    assert cache.open([*PROMPT[:12], *range(80, 90)]).cached == 12
+
+
+@designs
+def test_a_state_is_kept_every_interval(design: str) -> None:
+    cache = make(design, Recurrent(8))
+    request = cache.open([*PROMPT, 50])
+    assert request.checkpoints == (8, 16, 24)
+    compute(request)
+    assert cache.probe([*PROMPT[:23], 99]).cached == 16
+
+
+@designs
+def test_a_state_is_kept_at_the_end_of_a_request(design: str) -> None:
+    cache = make(design, Recurrent())
+    request = cache.open(PROMPT[:10])
+    compute(request)
+    request.append(PROMPT[10:24])
+    request.computed(24)
+    request.close()
+    assert cache.probe([*PROMPT, 99]).cached == 24
+
+
+@pytest.mark.parametrize("design", ["block_trie", "digest_chain"])
+def test_where_hits_end_inside_blocks_the_end_need_not_fill_one(design: str) -> None:
+    cache = make(design, Recurrent())
+    compute(cache.open(PROMPT[:22])).close()
+    hit = cache.open([*PROMPT[:22], 99])
+    assert hit.cached == 22
+    assert {copy.group for copy in hit.copies} == {0, 1}
+
+
+@designs
+def test_a_state_in_use_by_a_step_in_flight_is_not_kept(design: str) -> None:
+    cache = make(design, Recurrent(4), capacity=[64, 2])
+    other = cache.open(range(100, 105))
+    request = cache.open(PROMPT[:9])
+    request.computed(4)  # no room to go on with another state: none is kept
+    other.abort()
+    request.close(in_flight=True)
+    assert cache.books(1).quarantined == 1
+    assert cache.probe(PROMPT[:9]).cached == 0
+    request.settled()
+    assert cache.books(1).free == 2
+    cache.check()
+
+
+@designs
+def test_no_space_names_the_group_and_leaves_no_trace(design: str) -> None:
+    cache = make(design, Window(8), capacity=[64, 3])
+    with pytest.raises(NoSpace, match="group 1"):
+        cache.open(PROMPT)
+    assert [cache.books(group).free for group in (0, 1)] == [64, 3]
+    assert cache.stats().queries == 0
+
+
+@designs
+def test_a_prompt_longer_than_the_pool_of_its_window_runs_in_chunks(design: str) -> None:
+    cache = make(design, Window(8), capacity=[64, 4])
+    request = cache.open(PROMPT, reserve=8)
+    for end in range(8, 25, 4):
+        request.reserve(end)
+        request.computed(end)
+    assert request.computed_tokens == 24
+    assert cache.books(1).pinned == 2
+    cache.check()
+
+
+@designs
+def test_a_fork_shares_what_is_cached_and_copies_the_rest(design: str) -> None:
+    cache = make(design, Window(8), Recurrent())
+    request = cache.open(PROMPT[:22])
+    compute(request)
+    request.copied()
+    child = request.fork()
+    assert sorted((copy.group, copy.tokens) for copy in child.copies) == [(0, 2), (1, 2), (2, 1)]
+    assert child.tables[1][4] == request.tables[1][4]
+    assert child.tables[1][5] != request.tables[1][5]
+
+
+@designs
+def test_going_back_behind_what_a_group_still_has_is_refused(design: str) -> None:
+    cache = make(design, Window(4), capacity=[64, 64])
+    request = cache.open(PROMPT)
+    request.computed(24)
+    cache.evict(100, group=1)
+    with pytest.raises(RequestError, match=r"group 1 \(window of 4\)"):
+        request.rewind(12)
+    assert request.length == 24
+    request.preempt()
+    # Position 20 reads what is gone; position 23 only the last block, which the request itself kept.
+    assert request.resume().cached == (23 if cache.options.partial == "copy" else 0)
+
+
+@designs
+def test_a_run_with_a_hole_makes_two_events_with_their_own_parents(design: str) -> None:
+    cache = make(design, Window(4))
+    compute(cache.open(PROMPT)).close()
+    cache.open([*PROMPT[:12], 99]).abort()  # its window was the third block: the latest used of all now
+    assert cache.evict(5, group=1) == 5
+    cache.take_events()
+    cache.open(PROMPT, read=False).computed(24)
+    first, second = (event for event in cache.take_events()[2] if isinstance(event, Stored) and event.group == 1)
+    assert (first.tokens, second.tokens) == (tuple(PROMPT[:8]), tuple(PROMPT[12:]))
+    assert (len(first.keys), len(second.keys)) == (2, 3)
+    assert first.parent is None
+    assert second.parent not in (None, *first.keys)
+
+
+@designs
+def test_new_weights_and_a_reset_hold_for_every_group(design: str) -> None:
+    cache = make(design, Window(8), Recurrent())
+    compute(cache.open(PROMPT)).close()
+    cache.new_generation()
+    assert cache.probe([*PROMPT, 99]).cached == 0
+    cache.check()
+    assert cache.reset()
+    assert all(cache.books(group).free == 64 for group in range(3))
+
+
+@designs
+def test_a_tree_without_memory_of_its_own_stays_in_bounds(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=8, groups=[Window(8)], events=False)
+    for turn in range(600):
+        compute(cache.open([turn + 1, *range(2, 24)])).close()
+    cache.check()
+    assert sum(1 for _ in cache._core.design.blocks()) <= 4 * 8 + 1024 + 8
+
+
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        ([Full(), Full()], "twice"),
+        ([], "expected a list"),
+        ("full", "expected a list"),
+        ([Recurrent(6)], "interval"),
+        ([Window(8, block_size=3)], "block_size"),
+        ([3], r"groups\[0\]"),
+        ([{"window": {"sise": 3}}], r"groups\[0\]"),
+        ([{"window": 0}], "size"),
+        ([{"window": True}], "size"),
+        ([{"full": 3}], r"groups\[0\]"),
+        ([{"recurrent": -4}], "interval"),
+        ([{"window": "8"}], "size"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_with_what_is_wrong(groups: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        PrefixCache("radix", block_size=4, capacity=8, groups=groups)
+
+
+@pytest.mark.parametrize("capacity", [[8], [8, 8, 8], [8, 0], [8, -1], [8, True], [8, "8"], "8", None, {}, [8, 2.5]])
+def test_a_capacity_that_fits_no_groups_is_refused(capacity: Any) -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        make("radix", Window(8), capacity=capacity)

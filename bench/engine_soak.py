@@ -68,6 +68,7 @@ def main() -> None:
     print(f"growth {growth:+.2%}: {'flat' if growth <= MOST_GROWTH else 'NOT FLAT'}")
     if given.write:
         document = {
+            "command": f"python bench/engine_soak.py --minutes {given.minutes:g}",
             "machine": machine(),
             "minutes": given.minutes,
             "seed": given.seed,

@@ -116,6 +116,7 @@ def main() -> None:
         )
     if given.write:
         document = {
+            "command": "python bench/engine_zero_hits.py",
             "model": given.model,
             "prompt": PROMPT,
             "answer": ANSWER,

@@ -225,22 +225,66 @@ def ttft_rows() -> list[str]:
         ordered = sorted(seconds)
         return f"{1000 * statistics.median(ordered):,.0f} ({1000 * ordered[int(len(ordered) * 0.99)]:,.0f})"
 
-    return table(
-        ("case", "design", "tokens computed", "cold, ms", "warm, ms", "floor, ms", "cold : warm", "warm : floor"),
+    rows = (
         (
-            (
-                row["case"]["name"],
-                f"{row['design']} at {row['block_size']}",
-                f"{row['warm_tokens']:,} of {row['cold_tokens']:,}",
-                milliseconds(row["cold_seconds"]),
-                milliseconds(row["warm_seconds"]),
-                milliseconds(row["floor_seconds"]),
-                f"{row['gain']:.1f}",
-                f"{row['over_floor']:.2f}",
-            )
-            for row in read("ttft")["rows"]
-        ),
+            row["case"]["name"],
+            f"{row['design']} at {row['block_size']}",
+            f"{row['warm_tokens']:,} of {row['cold_tokens']:,}",
+            milliseconds(row["cold_seconds"]),
+            milliseconds(row["warm_seconds"]),
+            milliseconds(row["floor_seconds"]),
+            f"{row['gain']:.1f}",
+            f"{row['over_floor']:.2f}",
+        )
+        for row in read("ttft")["rows"]
     )
+    head = ("case", "design", "tokens computed", "cold, ms", "warm, ms", "floor, ms", "cold : warm", "warm : floor")
+    return [*table(head, rows), "", engine_run("ttft")]
+
+
+def engine_run(name: str) -> str:
+    result = read(name)
+    return f"`{result['command']}` on {machine(result['machine'])}."
+
+
+def engine_identity() -> list[str]:
+    head = ("family", "answers", "tokens", "near ties", "largest difference of a logit")
+    counted = ("cancelled", "preempted", "evicted_blocks")
+    rows = (
+        (
+            row["family"],
+            *(f"{row[name]:,}" for name in ("answers", "tokens", "near_ties")),
+            f"{row['largest_difference']:.1e}",
+            *(f"{row[name]:,}" for name in counted),
+        )
+        for row in read("engine_identity")["rows"]
+    )
+    named = ("cancelled", "preemptions", "blocks evicted")
+    return [*table((*head, *named), rows), "", engine_run("engine_identity")]
+
+
+def engine_zero_hits() -> list[str]:
+    sides = {"on": "engine, reuse on", "off": "engine, reuse off", "transformers": "transformers alone"}
+    rows = (
+        (
+            f"{sides[row['side']]} : {sides[row['base']]}",
+            f"{row['mean']:.4f}",
+            f"{row['low']:.4f} to {row['high']:.4f}",
+        )
+        for row in read("engine_zero_hits")["rows"]
+    )
+    return [*table(("CPU time", "mean", "95 % interval"), rows), "", engine_run("engine_zero_hits")]
+
+
+def engine_soak() -> list[str]:
+    result = read("engine_soak")
+    memory = [size / 2**20 for size in result["resident_bytes"]]
+    counted = ("steps", "finished", "cancelled", "preempted", "evicted_blocks")
+    rows = [(name.replace("_", " "), f"{result[name]:,}") for name in counted]
+    rows.append(("blocks free at the end", f"{result['free']} of {result['capacity']}"))
+    rows.append(("memory, half way and at the end", f"{memory[len(memory) // 2]:,.0f} MiB, {memory[-1]:,.0f} MiB"))
+    rows.append(("growth from the middle to the last quarter", f"{result['growth']:+.2%}"))
+    return [*table((f"{result['minutes']:.0f} minutes", ""), rows), "", engine_run("engine_soak")]
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
@@ -257,6 +301,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "digest_chain": digest_chain_rows,
     "groups": groups_rows,
     "ttft": ttft_rows,
+    "engine identity": engine_identity,
+    "engine zero hits": engine_zero_hits,
+    "engine soak": engine_soak,
 }
 
 

@@ -88,7 +88,10 @@ def test_json() -> None:
     ("arguments", "message"),
     [
         (("--model", "gpt-17"), "model is 'gpt-17': expected one of smollm2, random-llama"),
+        (("--model", ""), "model is ''"),
         (("--design", "trie"), "design is 'trie'"),
+        (("--model", "random-llama", "--prefix", "20000"), "are 20040: the model's context holds 16384"),
+        (("--model", "random-llama", "--prefix", "8", "--runs", "400"), "a vocabulary of 384 tokens has too few"),
         (("--json", "no/such/folder/file.json"), "expected a file in a folder that exists"),
     ],
 )

@@ -58,7 +58,9 @@ def ttft(
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, show_default=False, help="Threads of torch. [default: its own]")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the prompts and of random weights.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Seed of the prompts and of random weights.")
+    ] = 0,
     json_file: Annotated[
         str | None,
         typer.Option(
@@ -75,7 +77,7 @@ def ttft(
     from prefixcache import engine  # only here: the rest of the command works without torch
     from prefixcache.engine import ttft as bench
 
-    name = model or engine.default_model()
+    name = engine.default_model() if model is None else model
     threads = engine.use_threads(threads)
     loaded, _ = engine.load(name, seed)
     given = bench.Case("given", prefix, suffix, block_size) if prefix is not None else None

@@ -20,6 +20,7 @@ from transformers import DynamicCache
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.layout import Layout, read_layout
 from prefixcache.engine.sampling import SamplingParams
+from prefixcache.errors import OptionError
 
 CHECKED_TOKENS = 8
 _RUNS_PER_COLD = 3
@@ -132,7 +133,20 @@ def measure(
 ) -> Iterator[Measurement]:
     """Measure every setup, a design and its block size, on every case, one `Measurement` after the other."""
     layout = read_layout(model)
-    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    config = model.config.get_text_config(decoder=True)
+    vocabulary = config.vocab_size
+    if 2 * runs + 1 > vocabulary:
+        raise OptionError(
+            f"runs is {runs}: a vocabulary of {vocabulary} tokens has too few first ones for the suffixes"
+        )
+    context = getattr(config, "max_position_embeddings", None)
+    for case in cases:
+        tokens = case.prefix + case.suffix + CHECKED_TOKENS
+        if context is not None and tokens > context:
+            raise OptionError(
+                f"prefix {case.prefix}, suffix {case.suffix} and {CHECKED_TOKENS} checked tokens are {tokens}: "
+                f"the model's context holds {context}"
+            )
     for case in cases:
         random = np.random.default_rng(seed)
         prefix = random.integers(0, vocabulary, case.prefix, dtype=np.uint32)

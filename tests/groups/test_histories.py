@@ -28,15 +28,40 @@ SETS: list[tuple[int, list[Any]]] = [
 ]
 
 
+OPTIONS: list[tuple[str, Any]] = [
+    ("partial", "take"),
+    ("partial", "off"),
+    ("store_last", False),
+    ("evict_unit", "node"),
+    ("child_limit", 2),
+    ("lookahead", 1),
+    ("backoff", 3),
+    ("visibility", "step"),
+    ("recency", "use"),
+    *(("eviction", policy) for policy in ("lfu", "fifo", "mru", "priority", "slru")),
+]
+
+
 def make(name: str, rng: random.Random) -> PrefixCache:
     """A cache with groups drawn at random: a set of the list, or any."""
     size, groups = rng.choice(SETS) if rng.random() < 0.6 else drawn(rng)
-    options: dict[str, Any] = {}
-    if name == "radix" and size > 1 and rng.random() < 0.5:
-        options["partial"] = "copy"
+    options = {} if name in PRESETS else drawn_options(name, size, rng)
     capacity = [rng.randrange(10, 40) for _ in groups]
     build = PrefixCache.preset if name in PRESETS else PrefixCache
     return build(name, block_size=size, capacity=capacity, groups=groups, **options)
+
+
+def drawn_options(name: str, size: int, rng: random.Random) -> dict[str, Any]:
+    """Some options that the design can honour."""
+    options: dict[str, Any] = {}
+    for option, value in OPTIONS:
+        if rng.random() < 0.15 and value in DESIGNS[name].can.get(option, (value,)):
+            options[option] = value
+    if name == "naive" or (name == "hash_chain" and "partial" in options):
+        options = {option: value for option, value in options.items() if option == "events"}
+    if name == "radix" and size > 1 and rng.random() < 0.4:
+        options["partial"] = "copy"
+    return options
 
 
 def drawn(rng: random.Random) -> tuple[int, list[Any]]:

@@ -192,6 +192,8 @@ class World:
         options = self.cache.options
         if options.visibility == "step":
             return  # stored means registered there: it is matched one step later
+        if options.lookahead or options.backoff:
+            return  # what a draft model takes off a hit is not known to events
         if any(self.block_size(group) < self.cache.block_size for group in self.mirror):
             return  # two blocks of the tree can begin alike, and a finer block hangs from one of them
         if Full() not in self.cache.groups:

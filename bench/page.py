@@ -217,6 +217,39 @@ def groups_rows() -> list[str]:
     return [*table(("groups", "us a request, median", "p99", "to none"), rows), "", note]
 
 
+def threads_rows() -> list[str]:
+    result = read("threads")
+    speed, copy = result["speed"], result["copy"]
+    held = [
+        (f"{row['design']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}", *map(figure, _us(row)))
+        for row in result["holds"]
+    ]
+    held.append((f"*one block of {copy['bytes'] / 2**20:.0f} MiB copied*", *map(figure, _us(copy))))
+    sides = {"bare": "bare threads", "batches": "batches, copy workers"}
+    gains = [
+        (title, figure(speed[name]["ms_one"]), figure(speed[name]["ms_two"]), f"{speed[name]['speed_up']:.2f}")
+        for name, title in sides.items()
+    ]
+    lock = [
+        (row["design"], figure(row["us_lock"]), figure(row["us_none"]), f"{row['ratio']:.3f}") for row in result["lock"]
+    ]
+    return [
+        *table(("lock held by one `open`, us", "median", "p99"), held),
+        "",
+        *table((f"{speed['copies']:,} copies, ms", "one", "two", "speed-up"), gains),
+        "",
+        f"Batches reach {speed['share']:.2f} of the speed-up of bare threads.",
+        "",
+        *table(("a request on one thread, us of CPU", "with the lock", "without", "ratio"), lock),
+        "",
+        f"`{result['command']}` on {machine(result['machine'])}.",
+    ]
+
+
+def _us(row: dict[str, Any]) -> tuple[float, float]:
+    return row["us_p50"], row["us_p99"]
+
+
 # -- the engine -----------------------------------------------------------------------------------
 
 
@@ -300,6 +333,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "children": children_rows,
     "digest_chain": digest_chain_rows,
     "groups": groups_rows,
+    "threads": threads_rows,
     "ttft": ttft_rows,
     "engine identity": engine_identity,
     "engine zero hits": engine_zero_hits,

@@ -1,0 +1,255 @@
+"""What the lock of a cache costs, and whether copies of blocks run side by side.
+
+    python bench/threads.py
+    python bench/threads.py --write bench/results/threads.json
+
+Three questions, each answered in alternating rounds of one process, so that other work disturbs all sides alike:
+
+*   For how long does one `open` hold the lock, beside the time of copying one block of 2 MiB? Requests of 2,048 shared
+    and 128 to 512 own tokens, blocks of 16, on one thread and on two.
+*   How much faster do batches get their copies with two copy workers than with one, beside the same copies in bare
+    threads without any cache? Each request of a batch matches 15 of the 16 tokens of a stored block, which it copies.
+    The goal is 0.9 of what bare threads gain; on the wall, so it wants two idle cores.
+*   What do requests on one thread cost with the lock, and without? CPU time; the goal is at most 15 % more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import prefixcache
+from prefixcache import CopyWorkers, KVStore, PrefixCache, Request
+
+SIZE, CAPACITY = 16, 500_000 // 16
+DESIGNS = ("radix", "hash_chain", "block_trie", "digest_chain")
+LAYERS, WIDTH = 4, 4096  # float32: blocks of 2 MiB, in pieces of 256 KiB
+BATCH = 16  # requests
+LEAST_SHARE, MOST_RATIO = 0.9, 1.15
+
+
+def workload(requests: int) -> list[list[int]]:
+    rng = random.Random(7)
+    systems = [[rng.randrange(50_000) for _ in range(2048)] for _ in range(200)]
+    return [
+        rng.choice(systems) + [rng.randrange(50_000) for _ in range(rng.randrange(128, 513))] for _ in range(requests)
+    ]
+
+
+def serve(cache: PrefixCache, prompts: Sequence[list[int]]) -> None:
+    for tokens in prompts:
+        request = cache.open(tokens)
+        request.copied()
+        request.computed(len(tokens))
+        request.close()
+
+
+def together(works: Sequence[Callable[[], None]]) -> float:
+    """Seconds on the wall until all are done, each on a thread of its own."""
+    threads = [threading.Thread(target=work) for work in works]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+# -- how long the lock is held --------------------------------------------------------------------
+
+
+def holds(requests: int) -> list[dict[str, Any]]:
+    prompts = workload(requests)
+    rows = []
+    for design in DESIGNS:
+        for threads in (1, 2):
+            cache = PrefixCache(design, block_size=SIZE, capacity=CAPACITY, events=False, lock_times=True)
+            parts = [prompts[number::threads] for number in range(threads)]
+            together([lambda cache=cache, part=part: serve(cache, part) for part in parts])
+            held = cache.stats().lock_holds["open"]
+            rows.append({"design": design, "threads": threads, "us_p50": held.p50, "us_p99": held.p99})
+    return rows
+
+
+def block_copy(store: KVStore, times: int) -> dict[str, Any]:
+    """One block of 2 MiB, copied to another."""
+    blocks, taken = store.memory.shape[2], []
+    for number in range(times):
+        copy = prefixcache.Copy(number % blocks, (number + blocks // 2) % blocks, SIZE)
+        began = time.perf_counter()
+        store.copy((copy,))
+        taken.append((time.perf_counter() - began) * 1e6)
+    return {
+        "bytes": store.block_bytes,
+        "us_p50": statistics.median(taken),
+        "us_p99": sorted(taken)[int(len(taken) * 0.99)],
+    }
+
+
+# -- copies side by side --------------------------------------------------------------------------
+
+
+class Batches:
+    """A cache full of stored blocks, and batches whose requests each copy 15 tokens out of one."""
+
+    def __init__(self, stored: int) -> None:
+        self.cache = PrefixCache("block_trie", block_size=SIZE, capacity=stored + 2 * BATCH, partial="copy")
+        self.store = KVStore(layers=LAYERS, blocks=self.cache.capacity, block_size=SIZE, width=WIDTH)
+        self.store.memory[:] = 1  # no page is touched for the first time under the clock
+        prompts = [[number] * SIZE for number in range(stored)]
+        for prompt in prompts:
+            request = self.cache.open(prompt)
+            request.computed(SIZE)
+            request.close()
+        self.asks = [{"tokens": [*prompt[:-1], 1_000_000, 1], "store": False} for prompt in prompts]
+
+    def admit(self, number: int) -> list[Request]:
+        at = number * BATCH % len(self.asks)
+        admitted = [
+            result for result in self.cache.open_batch(self.asks[at : at + BATCH]) if isinstance(result, Request)
+        ]
+        assert [copy.tokens for request in admitted for copy in request.copies] == [SIZE - 1] * BATCH
+        return admitted
+
+    def through_workers(self, batches: int, workers: int) -> float:
+        """Seconds of batches from `open_batch` until all their copies are done and their requests gone."""
+        with CopyWorkers(self.store, workers=workers) as pool:
+            began = time.perf_counter()
+            for number in range(batches):
+                transfers = [pool.submit(request) for request in self.admit(number)]
+                for transfer in transfers:
+                    transfer.result().abort()
+            return time.perf_counter() - began
+
+    def bare(self, batches: int, threads: int) -> float:
+        """Seconds of the same copies, shared out to threads that do nothing else, each with targets of its own."""
+        copies = []
+        for number in range(batches):
+            admitted = self.admit(number)
+            copies += [copy for request in admitted for copy in request.copies]
+            for request in admitted:
+                request.abort()
+        targets = sorted({copy.target for copy in copies})
+        share = {target: at * threads // len(targets) for at, target in enumerate(targets)}
+        parts = [[copy for copy in copies if share[copy.target] == n] for n in range(threads)]
+        return together([lambda part=part: self.store.copy(part) for part in parts])
+
+
+def speed_ups(batches: Batches, count: int, rounds: int) -> dict[str, Any]:
+    sides: dict[tuple[str, int], Callable[[], float]] = {
+        ("bare", 1): lambda: batches.bare(count, 1),
+        ("batches", 1): lambda: batches.through_workers(count, 1),
+        ("bare", 2): lambda: batches.bare(count, 2),
+        ("batches", 2): lambda: batches.through_workers(count, 2),
+    }
+    seconds: dict[tuple[str, int], list[float]] = {side: [] for side in sides}
+    for number in range(rounds + 1):
+        for side in sides if number % 2 else reversed(sides):
+            taken = sides[side]()
+            if number:  # the first round warms up
+                seconds[side].append(taken)
+    gains = {
+        name: [one / two for one, two in zip(seconds[name, 1], seconds[name, 2], strict=True)]
+        for name in ("bare", "batches")
+    }
+    result: dict[str, Any] = {
+        name: {
+            "ms_one": 1000 * statistics.median(seconds[name, 1]),
+            "ms_two": 1000 * statistics.median(seconds[name, 2]),
+            "speed_up": statistics.median(gains[name]),
+        }
+        for name in gains
+    }
+    result["share"] = result["batches"]["speed_up"] / result["bare"]["speed_up"]
+    result["copies"], result["rounds"] = count * BATCH, rounds
+    return result
+
+
+# -- with the lock and without --------------------------------------------------------------------
+
+
+def without_lock(requests: int, rounds: int) -> list[dict[str, Any]]:
+    prompts = workload(requests)
+    rows = []
+    for design in DESIGNS:
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for number in range(rounds):
+            for locked in (True, False) if number % 2 else (False, True):
+                cache = PrefixCache(design, block_size=SIZE, capacity=CAPACITY, events=False)
+                if not locked:
+                    cache._core.lock = nullcontext()
+                gc.collect()
+                gc.disable()
+                began = time.thread_time()
+                serve(cache, prompts)
+                times[locked].append((time.thread_time() - began) * 1e6 / requests)
+                gc.enable()
+        ratio = statistics.median(a / b for a, b in zip(times[True], times[False], strict=True))
+        rows.append(
+            {
+                "design": design,
+                "us_lock": statistics.median(times[True]),
+                "us_none": statistics.median(times[False]),
+                "ratio": ratio,
+            }
+        )
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--batches", type=int, default=16, help="of 16 requests, in one round")
+    parser.add_argument("--write", type=Path)
+    given = parser.parse_args()
+    load = os.getloadavg()
+    batches = Batches(stored=8 * BATCH)
+    copy = block_copy(batches.store, 500)
+    speed = speed_ups(batches, given.batches, given.rounds)
+    held = holds(given.requests)
+    lock = without_lock(given.requests, given.rounds)
+
+    print(f"one block of {copy['bytes'] / 2**20:.0f} MiB copied: {copy['us_p50']:.0f} us, p99 {copy['us_p99']:.0f}")
+    for row in held:
+        print(
+            f"lock held by open, {row['design']}, {row['threads']} threads: {row['us_p50']:.1f}, {row['us_p99']:.1f} us"
+        )
+    for name in ("bare", "batches"):
+        side = speed[name]
+        print(f"{name}: {side['ms_one']:.0f} ms, two {side['ms_two']:.0f} ms, speed-up {side['speed_up']:.2f}")
+    print(f"of the speed-up of bare copies: {speed['share']:.2f} (goal {LEAST_SHARE})")
+    for row in lock:
+        print(f"{row['design']}: {row['us_lock']:.1f} us, without lock {row['us_none']:.1f}, {row['ratio']:.3f}")
+    if given.write:
+        machine = {"cpu": processor(), "cores": os.cpu_count(), "load": load}
+        command = f"python bench/threads.py --requests {given.requests} --rounds {given.rounds}"
+        command += f" --batches {given.batches}"
+        result = {"command": command, "machine": machine, "version": prefixcache.__version__}
+        result |= {"python": platform.python_version(), "numpy": np.__version__}
+        result |= {"copy": copy, "holds": held, "speed": speed, "lock": lock}
+        given.write.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    good = speed["share"] >= LEAST_SHARE and all(row["ratio"] <= MOST_RATIO for row in lock)
+    return 0 if good else 1
+
+
+def processor() -> str:
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return models[0].split(": ")[1]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

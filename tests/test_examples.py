@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,23 @@ def test_it_prints_what_it_promises(name: str) -> None:
     expected = promised(PROGRAMS[name])
     assert expected, f"{name} promises nothing"
     assert printed(PROGRAMS[name]) == expected
+
+
+def test_the_scheduler_answers_as_if_it_had_no_cache() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "scheduler.py"))
+    prompts = [[*range(100, 126), *range(start, start + 6)] for start in range(0, 48, 6)]
+    expected = []
+    for prompt in prompts:
+        tokens = list(prompt)
+        for _ in range(example["ANSWER"]):
+            state = 0
+            for token in tokens:
+                state = (state * 31 + token) % 1009
+            tokens.append(state % 50)
+        expected.append(tokens)
+    assert sorted(example["serve"](prompts)) == sorted(expected)
+    assert example["cache"].stats().hits > 100
+    example["cache"].check()
 
 
 def test_the_readme_has_an_example() -> None:

@@ -66,7 +66,7 @@ class _Stress:
         self.workers = CopyWorkers(memory(self.store), workers=2)
         self.stop = threading.Event()
         rng = random.Random(seed)
-        self.bases = [[rng.randrange(2) for _ in range(14)] for _ in range(4)]
+        self.bases = [[rng.randrange(2) for _ in range(14)] for _ in range(8)]
         self.seed = seed
 
     def run(self) -> None:
@@ -124,16 +124,18 @@ class _User(threading.Thread):
         try:
             if draw.randrange(3):
                 return [self.cache.open(self.prompt())]
-            batch = [{"tokens": self.prompt()} for _ in range(2 + draw.randrange(2))]
+            # All behind the same leaf, so that one may extend it in place while others have yet to copy out of it.
+            base = draw.choice(self.stress.bases)
+            batch = [{"tokens": self.prompt(base)} for _ in range(2 + draw.randrange(2))]
             return [result for result in self.cache.open_batch(batch) if isinstance(result, Request)]
         except NoSpace:
             self.cache.evict(2)
             return []
 
-    def prompt(self) -> list[int]:
+    def prompt(self, base: list[int] | None = None) -> list[int]:
         """The beginning of one of a few, and some tokens more."""
         draw = self.random
-        base = draw.choice(self.stress.bases)
+        base = base or draw.choice(self.stress.bases)
         return base[: draw.randrange(1, len(base) + 1)] + [draw.randrange(2) for _ in range(draw.randrange(4))]
 
     def meanwhile(self) -> None:
@@ -155,29 +157,27 @@ class _User(threading.Thread):
                 books = cache.books()
                 assert books.free + books.idle + books.pinned + books.quarantined == cache.capacity
 
-    def copied(self, requests: Iterable[Request]) -> list[Request]:
-        """Those that are still wanted when their copies are done."""
-        transfers = [self.workers.submit(request) for request in requests]
-        given_up = []
+    def copied(self, requests: list[Request]) -> Iterator[Request]:
+        """Those that are still wanted, each as soon as its own copies are done: those of others may be under way."""
+        draw = self.random
+        transfers = [self.workers.submit(request) for request in draw.sample(requests, len(requests))]
+        given_up = [transfer for transfer in transfers if not draw.randrange(12)]
+        for transfer in given_up:  # a worker reads and writes its blocks until the transfer is done
+            transfer.request.abort(in_flight=True)
+        for transfer in given_up:  # before anything is computed: others wait for it
+            transfer.result()
+            transfer.request.settled()
         for transfer in transfers:
-            match self.random.randrange(12):
-                case 0:
-                    transfer.cancel()
-                case 1:  # a worker reads and writes its blocks until the transfer is done
-                    transfer.request.abort(in_flight=True)
-                    given_up.append(transfer.request)
-        ready = []
+            if not draw.randrange(12):
+                transfer.cancel()
         for transfer in transfers:
-            try:
-                request = transfer.result()
-            except CancelledError:
-                request = transfer.request
-                assert request.state == "aborted"
+            request = transfer.request
+            with suppress(CancelledError):
+                transfer.result()
             if request.state == "open":
-                ready.append(request)
-        for request in given_up:
-            request.settled()
-        return ready
+                yield request
+            else:
+                assert request.state == "aborted"
 
     # -- one request ---------------------------------------------------------------------------------
 

@@ -29,12 +29,13 @@ class NoSpace(PrefixCacheError):
         available: free and idle blocks there were.
     """
 
-    def __init__(self, need: int, available: int, what: str = "the request") -> None:
+    def __init__(self, need: int, available: int, what: str = "the request", capacity: int | None = None) -> None:
         self.need = need
         self.available = available
-        super().__init__(
-            f"{what} needs {need} blocks, {available} are free or idle; close or preempt a request, or try again later"
-        )
+        advice = "close or preempt a request, or try again later"
+        if capacity is not None and need > capacity:
+            advice = f"there are {capacity} in all: reserve fewer tokens at a time, or give the cache more blocks"
+        super().__init__(f"{what} needs {need} blocks, {available} are free or idle; {advice}")
 
 
 class RequestError(PrefixCacheError, RuntimeError):

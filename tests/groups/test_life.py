@@ -167,6 +167,25 @@ def test_a_prompt_longer_than_the_pool_of_its_window_runs_in_chunks(design: str)
 
 
 @designs
+def test_a_preempted_prompt_comes_back_through_a_small_window_in_chunks(design: str) -> None:
+    cache = make(design, Window(8), capacity=[64, 6])
+    request = cache.open(range(100), reserve=8)
+    for end in range(8, 57, 8):
+        request.reserve(end)
+        request.copied()
+        request.computed(end)
+    request.preempt()
+    with pytest.raises(NoSpace, match=r"there are 6 in all: reserve fewer tokens at a time"):
+        request.resume()
+    assert request.resume(reserve=60).cached == 56
+    request.copied()
+    request.reserve(64)
+    request.computed(64)
+    request.close()
+    cache.check()
+
+
+@designs
 def test_a_fork_shares_what_is_cached_and_copies_the_rest(design: str) -> None:
     cache = make(design, Window(8), Recurrent())
     request = cache.open(PROMPT[:22])

@@ -311,7 +311,7 @@ class Admission:
         """Raises `NoSpace` when the plan does not fit now."""
         need = self._needed(plan, ask, room)
         if need > room.left:
-            raise NoSpace(need, room.left)
+            raise NoSpace(need, room.left, capacity=self.core.pool.capacity)
         if self.core.groups is not None:
             self.core.groups.require(self._needed_in_groups(self.core.groups, plan, ask, room), room.sides)
 

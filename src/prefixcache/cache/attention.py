@@ -43,5 +43,5 @@ def go_back(core: Core, groups: Groups, request: Request, length: int) -> list[t
     computed = request.computed_tokens
     back = Back(length, computed, min(computed, length - core.design.ahead))
     if why := groups.why_not_back(request.holding, back):
-        raise RequestError(f"rewind({length}): {why}; preempt() and resume() instead")
+        raise RequestError(f"rewind({length}): {why}; close it, and open its first {length} tokens instead")
     return groups.go_back(request.holding, back)

@@ -334,7 +334,9 @@ class Lifecycle:
             request.given_up_copies = []
             self.core.note_copies(request)
 
-    def resume(self, request: Request, append: TokenLike | None) -> None:
+    def resume(self, request: Request, append: TokenLike | None, reserve: int | None) -> None:
+        if reserve is not None:
+            reserve = whole_number(reserve, "reserve")
         given = as_tokens(append) if append is not None else b""
         with self.core.lock:
             if request.state != "preempted":
@@ -352,6 +354,7 @@ class Lifecycle:
                 old.retention,
                 read=request.reads,
                 store=request.stores,
+                reserve=reserve,
             )
             request.holding = Holding(prompt, prompt_length=old.prompt_length)
             try:

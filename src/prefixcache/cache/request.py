@@ -224,13 +224,13 @@ class Request:
         """The work in flight at the release is over: quarantined blocks are free again. Idempotent."""
         self._life.settled(self)
 
-    def resume(self, append: TokenLike | None = None) -> Request:
+    def resume(self, append: TokenLike | None = None, *, reserve: int | None = None) -> Request:
         """Open a preempted sequence again, with the tokens that a refused append still owes.
 
-        `append`, when given, takes the place of those. Returns this request with a new hit in `cached`. Raises
-        `NoSpace` and stays preempted.
+        `append`, when given, takes the place of those; `reserve` is that of `open`. Returns this request with a new
+        hit in `cached`. Raises `NoSpace` and stays preempted.
         """
-        self._life.resume(self, append)
+        self._life.resume(self, append, reserve)
         return self
 
     # -- for the cache itself -------------------------------------------------------------------------

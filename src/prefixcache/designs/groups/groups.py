@@ -166,7 +166,7 @@ class Groups:
     def why_cut(self, match: Match) -> str:
         """A sentence on what cut a hit."""
         kind = self.kinds[match.cut_group]
-        lacks = "kept no state there" if isinstance(kind, Recurrent) else "lacks a block that would be read there"
+        lacks = "has no state there" if isinstance(kind, Recurrent) else "lacks a block that would be read there"
         return f"{match.cut} tokens more are cached, but group {match.cut_group} ({kind}) {lacks}"
 
     # -- admission ----------------------------------------------------------------------------------
@@ -198,7 +198,8 @@ class Groups:
 
     def refusal(self, side: Side, need: int, available: int, what: str) -> NoSpace:
         """What to raise when this group has not enough."""
-        return NoSpace(need, available, f"{what}, in group {side.group} ({self.kinds[side.group]}),")
+        capacity = self.capacities[side.group]
+        return NoSpace(need, available, f"{what}, in group {side.group} ({self.kinds[side.group]}),", capacity)
 
     def claim(self, holding: Holding, match: Match, partial: Partial | None) -> None:
         """Pin what the hit reads in every group. The holding's tables begin here."""

@@ -46,6 +46,14 @@ def test_a_copy_that_does_not_fit_is_refused_and_not_begun(copy: Copy) -> None:
     assert (store.memory == before).all()
 
 
+def test_a_copy_in_another_attention_group_is_refused_and_not_begun() -> None:
+    store = _store()
+    before = store.memory.copy()
+    with pytest.raises(OptionError, match="attention group 1: this store holds group 0"):
+        store.copy([Copy(1, 2, 4, group=1)])
+    assert (store.memory == before).all()
+
+
 def test_what_is_written_through_a_table_is_read_through_it() -> None:
     store = _store()
     states = np.random.default_rng(1).random((3, 2, 6, 5), dtype=np.float32)

@@ -24,6 +24,8 @@ class BlockCopy(Protocol):
     def target(self) -> int: ...
     @property
     def tokens(self) -> int: ...
+    @property
+    def group(self) -> int: ...
 
 
 class BlockMemory(Protocol):
@@ -43,6 +45,7 @@ class KVStore:
         block_size: tokens per block.
         width: numbers per token in each of keys and values: heads x dim.
         dtype: of the numbers.
+        group: attention group whose blocks these are.
 
     Attributes:
         memory: the array, of shape (layers, 2, blocks, block_size, width), keys before values. It starts as zeros,
@@ -52,8 +55,16 @@ class KVStore:
     """
 
     def __init__(
-        self, *, layers: int, blocks: int, block_size: int, width: int, dtype: npt.DTypeLike = np.float32
+        self,
+        *,
+        layers: int,
+        blocks: int,
+        block_size: int,
+        width: int,
+        dtype: npt.DTypeLike = np.float32,
+        group: int = 0,
     ) -> None:
+        self.group = whole_number(group, "group")
         sizes = {"layers": layers, "blocks": blocks, "block_size": block_size, "width": width}
         layers, blocks, block_size, width = (whole_number(size, name, least=1) for name, size in sizes.items())
         self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), dtype)
@@ -69,7 +80,8 @@ class KVStore:
         One call of numpy per block, all layers in it: numpy lets go of the interpreter's lock while it runs. A call per
         layer was a quarter faster alone, and two threads then took turns instead of working side by side.
 
-        Raises `OptionError` for a block or a number of tokens that the store does not have; that copy is not begun.
+        Raises `OptionError` for a group, a block or a number of tokens that the store does not have; that copy is not
+        begun.
         """
         memory = self.memory
         for copy in copies:
@@ -79,6 +91,8 @@ class KVStore:
 
     def _require(self, copy: BlockCopy) -> None:
         _, _, blocks, block_size, _ = self.memory.shape
+        if copy.group != self.group:
+            raise OptionError(f"a copy in attention group {copy.group}: this store holds group {self.group}")
         if not (0 <= copy.source < blocks and 0 <= copy.target < blocks and 0 <= copy.tokens <= block_size):
             raise OptionError(
                 f"copy of {copy.tokens} tokens from block {copy.source} to {copy.target}: "

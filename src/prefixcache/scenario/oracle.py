@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from prefixcache.blocks.kv_store import BlockCopy
 from prefixcache.designs.groups import Full, Kind, Recurrent, Window
 from prefixcache.errors import PrefixCacheError
 
@@ -29,19 +30,6 @@ _SHOWN = 12  # tokens of a prefix that an error message shows from its end
 
 class OracleError(PrefixCacheError, AssertionError):
     """A slot does not hold the KV that its reader needs: a request would have produced wrong output."""
-
-
-class BlockCopy(Protocol):
-    """A pending copy: the first `tokens` slots of block `source` go to block `target`."""
-
-    @property
-    def source(self) -> int: ...
-    @property
-    def target(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def group(self) -> int: ...
 
 
 class Owner(Protocol):

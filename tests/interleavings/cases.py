@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefixcache import NoSpace
-from tests.interleavings.story import ALL, CLAIM, PARTIAL, TAKE, Case, Work, World
+from tests.interleavings.story import ALL, PARTIAL, TAKE, WHOLE, Case, Work, World
 
 
 def _one_leaf(world: World) -> dict[str, Work]:
@@ -34,21 +34,21 @@ def _batch_in_order(world: World) -> dict[str, Work]:
 
     def work() -> None:
         requests = world.open_batch([1, 2, 3, 7], [1, 2, 3, 8])
-        if all(request is not None and request.cached == 3 for request in requests):
-            assert [len(request.copies) for request in requests if request is not None] in ([1, 0], [1, 1])
+        roles = [len(request.copies) for request in requests if request is not None and request.cached == 3]
         for request in requests:
             world.serve(request)
+        world.rule(len(roles) < 2 or roles in ([1, 0], [1, 1]), f"the last alone may take over: {roles} copies")
 
     return {"batch": work, "evicts": world.evict(2)}
 
 
 def _tight_batch(world: World) -> dict[str, Work]:
-    """Making room for the first request must not push out what the second one has matched."""
+    """Room for the first request is made of something, and that must not be what the second one has matched."""
 
     def work() -> None:
         first, second = world.open_batch([21, 22, 23, 24], [1, 2, 5])
-        assert first is not None and second is not None, "both fit"
-        assert second.cached == 2, "it was there when the batch came"
+        world.rule(first is not None and second is not None, "both fit")
+        world.rule(second is not None and second.cached == 2, "it was there when the batch came")
         world.serve(first)
         world.serve(second)
 
@@ -65,6 +65,21 @@ def _taker_elsewhere(world: World) -> dict[str, Work]:
 
     def batch() -> None:
         first, last = world.open_batch([1, 2, 3, 7], [1, 2, 3, 8])
+        world.hand["last"] = last
+        world.serve(first)
+
+    def other() -> None:
+        world.scheduler.point("wait for the batch", lambda: "last" in world.hand)
+        world.serve(world.hand["last"])
+
+    return {"batch": batch, "other": other}
+
+
+def _taker_shares_less(world: World) -> dict[str, Work]:
+    """What the request that takes the leaf over writes first is what the other one has yet to copy."""
+
+    def batch() -> None:
+        first, last = world.open_batch([1, 2, 3, 7], [1, 8, 9])
         world.hand["last"] = last
         world.serve(first)
 
@@ -104,6 +119,20 @@ def _broken_copies(world: World) -> dict[str, Work]:
         world.broken = True
 
     return {"A": world.life(1, 2, 3, 8), "B": world.life(1, 2, 3, 8, 9), "device": breaks}
+
+
+def _broken_copy_of_a_batch(world: World) -> dict[str, Work]:
+    """The copy fails when its source is no longer findable, so that what it should have made would be."""
+
+    def batch() -> None:
+        for request in world.open_batch([1, 2, 3, 7], [1, 2, 3, 8]):
+            world.serve(request)
+
+    def breaks() -> None:
+        world.scheduler.point("break")
+        world.broken = True
+
+    return {"batch": batch, "device": breaks, "later": world.life(1, 2, 3, 9)}
 
 
 def _cancelled_copies(world: World) -> dict[str, Work]:
@@ -191,6 +220,10 @@ def _preempted(world: World) -> dict[str, Work]:
     return {"A": preempted, "evicts": world.evict(2), "B": world.life(1, 2, 3, 9)}
 
 
+# The preset keeps no last token, so a prompt has to be longer for its first block to be whole; and it makes room of
+# what is first in a queue, empty or not, so that less need be stored for the match to be in danger.
+_WITHHELD = ([1, 2, 3], [11, 12, 13])
+
 CASES = (
     Case("one leaf", _one_leaf, ALL, 6, ([1, 2, 3, 4],), 50, 3),
     Case("one leaf in a pool without room for copies", _one_leaf, ALL, 3, ([1, 2, 3, 4],), 20, 3),
@@ -198,11 +231,14 @@ CASES = (
     Case("a hit under pressure", _hit_and_pressure, ALL, 6, ([1, 2, 3, 4], [11, 12]), 100),
     Case("batch against batch", _batches, PARTIAL, 7, ([1, 2, 3, 4],), 100, 2, asks=True),
     Case("a batch served in order", _batch_in_order, PARTIAL, 8, ([1, 2, 3, 4],), 50, asks=True),
-    Case("a tight batch", _tight_batch, CLAIM, 4, ([1, 2], [11, 12]), 50, 2, asks=True),
+    Case("a tight batch", _tight_batch, WHOLE, 4, ([1, 2], [11, 12], [13, 14]), 50, 2, asks=True),
+    Case("a tight batch, last tokens withheld", _tight_batch, ("trtllm",), 4, _WITHHELD, 50, 2, asks=True),
     Case("the taker is served elsewhere", _taker_elsewhere, TAKE, 8, ([1, 2, 3, 4],), 50, 3, asks=True),
+    Case("the taker shares less", _taker_shares_less, TAKE, 6, ([1, 2, 3, 4],), 50, 3, asks=True, block_size=4),
     Case("three on one leaf", _three_on_one_leaf, PARTIAL, 8, ([1, 2, 3, 4],), 300, 2),
     Case("twins", _twins, ALL, 6, (), 300, 2),
     Case("copies that fail", _broken_copies, PARTIAL, 8, ([1, 2, 3, 4],), 200, 2),
+    Case("a batch whose copy fails", _broken_copy_of_a_batch, TAKE, 8, ([1, 2, 3, 4],), 200, 2, asks=True),
     Case("copies that are cancelled", _cancelled_copies, PARTIAL, 8, ([1, 2, 3, 4],), 50, asks=True),
     Case("given up in flight", _given_up_in_flight, PARTIAL, 6, ([1, 2, 3, 4],), 200, 3),
     Case("fork and rewind", _fork_and_rewind, ALL, 8, (), 20, 2, asks=True),

@@ -14,7 +14,6 @@ from typing import TypeAlias
 from prefixcache.cache.removals import Removals
 from prefixcache.events import Cleared, Event, Removed, Stored
 from prefixcache.keys.scope import Scope
-from prefixcache.keys.tokens import to_tuple
 
 _StoredRaw: TypeAlias = tuple[tuple[bytes, ...], bytes | None, bytes, Scope, int]
 _Raw: TypeAlias = _StoredRaw | list[bytes] | Removed | Cleared  # a list: keys removed from the tree's group
@@ -82,5 +81,5 @@ class Journal:
     def _given_out(self, raw: _Raw) -> Event:
         if isinstance(raw, tuple):
             keys, parent, tokens, scope, group = raw
-            return Stored(keys, parent, to_tuple(tokens), scope, group)
+            return Stored(keys, parent, tokens, scope, group)
         return Removed(tuple(raw), self._tree_group) if isinstance(raw, list) else raw

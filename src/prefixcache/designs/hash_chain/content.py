@@ -14,7 +14,7 @@ when each continues the number before it and holds what the prompt has there.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefixcache.designs.base import Prompt
 from prefixcache.designs.hash_chain.index import Index, Part
@@ -32,18 +32,52 @@ class Held:
     """What the blocks of one run hold.
 
     Attributes:
-        numbers: of the prefixes that end with each block.
+        blocks: how many these are.
+        first: number of the prefix that ends with the first block; those of the others follow it.
+        numbers: all of them, where they do not: of copies, which have the numbers of their originals.
         continues: number of the prefix before the first block.
         root: the encoded scope.
         text: the tokens that the keys cover; b"" where these vouch for tokens.
         carried: media and extra ids of each block; None when no block carries any.
     """
 
-    numbers: array[int]
+    blocks: int
+    first: int
+    numbers: array[int] | None
     continues: int
     root: bytes
     text: bytes
     carried: list[Extras | None] | None
+
+    def number(self, index: int) -> int:
+        """Of the prefix that ends with the block at this index of the run; -1: of the one before."""
+        if index < 0:
+            return self.continues
+        return self.first + index if self.numbers is None else self.numbers[index]
+
+    @property
+    def last(self) -> int:
+        """Number of the prefix that ends with the run."""
+        return self.number(self.blocks - 1)
+
+    def every(self) -> array[int]:
+        """The numbers of all blocks."""
+        return array("q", range(self.first, self.first + self.blocks)) if self.numbers is None else self.numbers
+
+    def add(self, first: int, blocks: int) -> None:
+        """So many more blocks, their numbers from `first` on."""
+        if self.numbers is not None or (self.blocks and first != self.first + self.blocks):
+            self.numbers = self.every()
+            self.numbers.extend(range(first, first + blocks))
+        elif not self.blocks:
+            self.first = first
+        self.blocks += blocks
+
+    def keep(self, start: int, end: int) -> None:
+        """Only the numbers of the blocks [start, end) stay."""
+        self.continues, self.first = self.number(start - 1), self.first + start
+        self.numbers = self.numbers[start:end] if self.numbers is not None else None
+        self.blocks = end - start
 
 
 class Content:
@@ -71,13 +105,13 @@ class Content:
         begin = at
         for run, start, end in parts:
             held, first = _held(run), start - run.start
-            if number != (held.numbers[first - 1] if first else held.continues):
+            if number != held.number(first - 1):
                 break
             agree = self._agree(held, prompt, first, end - start, at)
             at += agree
             if at < end:
                 break
-            number = held.numbers[first + agree - 1]
+            number = held.number(first + agree - 1)
         return at - begin
 
     def _agree(self, held: Held, prompt: Prompt, first: int, count: int, at: int) -> int:
@@ -108,7 +142,7 @@ class Content:
         prefix has, or that occurs twice, ends it: what collides is not published.
         """
         oldest = self._index.oldest
-        number = _held(path.runs[-1]).numbers[-1] if path is not None and path.runs else _NO_PREFIX
+        number = _held(path.runs[-1]).last if path is not None and path.runs else _NO_PREFIX
         known = self.confirmed(prompt, self._index.parts(keys, start, end), start, number)
         new: set[bytes] = set()
         for at in range(start + known, end):
@@ -121,10 +155,11 @@ class Content:
 
     def store(self, run: Run, prompt: Prompt, path: Path, originals: list[Part]) -> None:
         """Remember what a new run of a path holds; its first blocks are copies of `originals`."""
-        continues = _held(path.runs[-1]).numbers[-1] if path.runs else _NO_PREFIX
-        run.held = Held(array("q"), continues, prompt.root, b"", None)
+        continues = _held(path.runs[-1]).last if path.runs else _NO_PREFIX
+        held = run.held = Held(0, 0, None, continues, prompt.root, b"", None)
         for original, start, end in originals:
-            run.held.numbers += _held(original).numbers[start - original.start : end - original.start]
+            for index in range(start - original.start, end - original.start):
+                held.add(_held(original).number(index), 1)
         self._fill(run, prompt)
 
     def grown(self, run: Run, prompt: Prompt) -> None:
@@ -138,23 +173,21 @@ class Content:
             held.carried = self._carried(prompt, run.start, end) or [None] * len(run.keys)
         if self._keeps_tokens:
             held.text = bytes(prompt.tokens[run.start * self._step : end * self._step + self._ahead_bytes])
-        new = len(run.keys) - len(held.numbers)
-        held.numbers.extend(range(self._last_number + 1, self._last_number + 1 + new))
+        new = len(run.keys) - held.blocks
+        held.add(self._last_number + 1, new)
         self._last_number += new
 
     def cut(self, upper: Run, lower: Run) -> None:
         """A run was cut into these; the lower one is the run as it was known."""
         held, at = _held(lower), len(upper.keys)
-        upper.held = Held(
-            held.numbers[:at],
-            held.continues,
-            held.root,
-            held.text[: at * self._step + self._ahead_bytes],
-            held.carried[:at] if held.carried is not None else None,
+        upper.held = replace(
+            held,
+            text=held.text[: at * self._step + self._ahead_bytes],
+            carried=held.carried[:at] if held.carried is not None else None,
         )
-        held.continues = held.numbers[at - 1]
+        upper.held.keep(0, at)
+        held.keep(at, held.blocks)
         held.text = held.text[at * self._step :]
-        del held.numbers[:at]
         if held.carried is not None:
             del held.carried[:at]
 
@@ -162,7 +195,7 @@ class Content:
         """The last blocks of a run were evicted."""
         held, left = _held(run), len(run.keys)
         held.text = held.text[: left * self._step + self._ahead_bytes]
-        del held.numbers[left:]
+        held.keep(0, left)
         if held.carried is not None:
             del held.carried[left:]
 
@@ -170,8 +203,10 @@ class Content:
         """Assert that every run knows what each of its blocks holds."""
         for run in self._index:
             held, blocks = _held(run), len(run.keys)
-            if len(held.numbers) != blocks or (held.carried is not None and len(held.carried) != blocks):
-                raise InvariantError(f"{run!r} has content for {len(held.numbers)} blocks")
+            if held.blocks != len(held.every()) or held.blocks != blocks:
+                raise InvariantError(f"{run!r} has numbers for {held.blocks} blocks")
+            if held.carried is not None and len(held.carried) != blocks:
+                raise InvariantError(f"{run!r} has content for {len(held.carried)} blocks")
             if self._keeps_tokens and len(held.text) != blocks * self._step + self._ahead_bytes:
                 raise InvariantError(f"{run!r} has {len(held.text)} bytes of tokens")
 

@@ -406,7 +406,8 @@ class User(threading.Thread):
         end = self.step_end(request) if more else begin
         tables = request.tables
         request.abort(in_flight=True)
-        self.meanwhile()
+        for _ in range(3):  # time enough for others to be given its blocks, if they could be
+            self.meanwhile()
         self.memory.write(request, tables, begin, end)
         request.settled()
 

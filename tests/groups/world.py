@@ -145,7 +145,9 @@ class World:
             assert self.memory.get(slot) == held, f"{slot} was overwritten under a copy in flight"
         for slot in writes:
             self.memory[slot] = ("late",)
-        request.settled()
+        # A request that was resumed and released once more has several steps under way: `settled` is said of all.
+        if all(other.request is not request for other in self.in_flight):
+            request.settled()
 
     # -- what a consumer of events believes -------------------------------------------------------------
 

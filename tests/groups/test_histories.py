@@ -42,11 +42,11 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def make(name: str, rng: random.Random) -> PrefixCache:
-    """A cache with groups drawn at random: a set of the list, or any."""
+def make(name: str, rng: random.Random, beside: tuple[int, int] = (10, 40)) -> PrefixCache:
+    """A cache with groups drawn at random: a set of the list, or any; `beside` full attention with so many blocks."""
     size, groups = rng.choice(SETS) if rng.random() < 0.6 else drawn(rng)
     options = {} if name in PRESETS else drawn_options(name, size, rng)
-    capacity = [rng.randrange(10, 40) for _ in groups]
+    capacity = [rng.randrange(*((10, 40) if isinstance(kind, Full) else beside)) for kind in groups]
     build = PrefixCache.preset if name in PRESETS else PrefixCache
     return build(name, block_size=size, capacity=capacity, groups=groups, **options)
 

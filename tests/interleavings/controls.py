@@ -42,9 +42,13 @@ def a_batch_claims_one_by_one(patch: pytest.MonkeyPatch) -> None:
             plans.append(plan := self.plan(ask, room))
             self.require_room(plan, ask, room)
             room.admit(plan, self.core.design.idle_blocks(plan.match))
+        copiers: dict[int, list[Any]] = {}
         for request, ask, plan in zip(requests, asks, plans, strict=True):
             self.claim(request, ask, plan)
-            self.settle(request, ask, plan, [], False)
+            source = plan.partial.source if plan.partial is not None else -1
+            self.settle(request, ask, plan, copiers.get(source, []), False)
+            if plan.partial is not None and not plan.take:
+                copiers.setdefault(source, []).append((request, plan))
         return [None] * len(plans)
 
     patch.setattr(Admission, "admit_batch", admit_batch)

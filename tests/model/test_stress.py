@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from prefixcache import PRESETS, PrefixCache
-from tests.model.stress import ROUNDS, THREADS, Early, Stress, attempts_until_seen
+from tests.interleavings.controls import a_batch_claims_one_by_one, written_before_others_copied
+from tests.model.stress import ROUNDS, THREADS, Early, Memory, Stress, attempts_until_seen
 from tests.registration import DESIGNS
 
+_ATTEMPTS = 40  # to see that a rule is missing: one in three or four does
+_TURNS = 100_000
 _LEAST = 8  # hits, copies and evictions of a run, or it showed nothing
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     **{design: (design, {}) for design in DESIGNS},
@@ -54,3 +58,37 @@ def test_a_cache_without_a_lock_is_seen(seed: int) -> None:
         return Stress(cache, attempt)
 
     attempts_until_seen(unlocked, seed)
+
+
+class _Slow:
+    """Takes a few milliseconds for a copy, in which others go on."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def copy(self, copies: Iterable[Any]) -> None:
+        for _ in range(_TURNS):
+            pass
+        self.memory.copy(copies)
+
+
+@pytest.mark.parametrize(
+    ("broken", "case"),
+    [
+        (written_before_others_copied, "digest_chain, take"),
+        (a_batch_claims_one_by_one, "block_trie"),
+        (a_batch_claims_one_by_one, "preset trtllm"),
+    ],
+)
+def test_a_claim_without_its_rules_is_seen(
+    broken: Callable[[pytest.MonkeyPatch], None], case: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    for attempt in range(_ATTEMPTS):
+        try:
+            Stress(_make(case), f"{seed} {attempt}", memory=_Slow).run()
+        except AssertionError:  # wrong KV, or an invariant
+            return
+        except LookupError:  # broken books made it stumble, which proves too little
+            continue
+    raise AssertionError(f"not seen in {_ATTEMPTS} attempts")

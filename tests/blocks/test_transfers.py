@@ -229,7 +229,7 @@ def test_closing_waits_for_what_was_taken_and_takes_no_more(cancel: bool) -> Non
     memory.reached.acquire()
     closing = threading.Thread(target=workers.close, kwargs={"cancel": cancel})
     closing.start()
-    while not (workers._closed and (not cancel or all(t._stop.is_set() for t in transfers))):
+    while not (workers._closed and (not cancel or all(t._is_cancelled() for t in transfers))):
         pass
     memory.gate.set()
     closing.join()

@@ -12,9 +12,9 @@ the request are being read and written: whoever gives the request up before, doe
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from prefixcache.blocks.kv_store import BlockCopy, BlockMemory
@@ -66,7 +66,7 @@ class Transfer(Generic[Copier]):
 
     def __init__(self, request: Copier) -> None:
         self.request = request
-        self._stop = threading.Event()
+        self._cancelled = False
         self._future: Future[None] = Future()
 
     @property
@@ -88,7 +88,10 @@ class Transfer(Generic[Copier]):
 
         Returns at once; `result` tells when it is over, and how.
         """
-        self._stop.set()
+        self._cancelled = True
+
+    def _is_cancelled(self) -> bool:
+        return self._cancelled
 
 
 class CopyWorkers:
@@ -105,11 +108,14 @@ class CopyWorkers:
 
     def __init__(self, memory: BlockMemory, *, workers: int = 2, most: int = 64) -> None:
         self._memory = memory
-        self._workers = ThreadPoolExecutor(whole_number(workers, "workers", least=1), "prefixcache-copy")
+        self._workers = whole_number(workers, "workers", least=1)
+        self._threads = ThreadPoolExecutor(self._workers, "prefixcache-copy")
         self._places = threading.BoundedSemaphore(whole_number(most, "most", least=1))
         self._lock = threading.Lock()
         self._closed = False
-        self._underway: set[Transfer[Any]] = set()
+        self._waiting: deque[Transfer[Any]] = deque()
+        self._underway: set[Transfer[Any]] = set()  # the waiting ones too
+        self._working = 0  # threads that have not yet seen the end of the waiting ones
 
     def submit(self, request: Copier) -> Transfer[Copier]:
         """Hand over the copies of an admitted request; waits for a place, not for the copies.
@@ -124,22 +130,32 @@ class CopyWorkers:
                 self._places.release()
                 raise RequestError("submit: the copy workers are closed")
             self._underway.add(transfer)
-            self._workers.submit(partial(self._run, transfer))
+            self._waiting.append(transfer)
+            if self._working < self._workers:
+                self._working += 1
+                self._threads.submit(self._work)
         return transfer
 
-    def _run(self, transfer: Transfer[Any]) -> None:
-        error: BaseException | None = None
-        try:
-            carry_out(self._memory, transfer.request, transfer._stop.is_set)
-        except BaseException as raised:
-            error = raised
-        with self._lock:
-            self._underway.discard(transfer)
-        self._places.release()
-        if error is None:
-            transfer._future.set_result(None)
-        else:
-            transfer._future.set_exception(error)
+    def _work(self) -> None:
+        """Carry out transfers as long as any wait: handing each one to a thread would cost as much as admitting it."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._working -= 1
+                    return
+                transfer = self._waiting.popleft()
+            error: BaseException | None = None
+            try:
+                carry_out(self._memory, transfer.request, transfer._is_cancelled)
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                self._underway.discard(transfer)
+            self._places.release()
+            if error is None:
+                transfer._future.set_result(None)
+            else:
+                transfer._future.set_exception(error)
 
     def close(self, cancel: bool = False) -> None:
         """Take no more, and wait until all that was taken is done, or cancelled before its next copy. Idempotent.
@@ -151,7 +167,7 @@ class CopyWorkers:
             underway = list(self._underway) if cancel else []
         for transfer in underway:
             transfer.cancel()
-        self._workers.shutdown()
+        self._threads.shutdown()
 
     def __enter__(self) -> CopyWorkers:
         return self

@@ -261,7 +261,8 @@ def test_an_error_inside_the_context_cancels() -> None:
 
 def _wait_for_cancel(transfers: list[Any]) -> None:
     for transfer in transfers:
-        transfer._stop.wait()
+        while not transfer._is_cancelled():
+            pass
 
 
 def test_without_workers_the_same_is_done_by_the_caller() -> None:

@@ -246,6 +246,20 @@ def test_a_tree_without_memory_of_its_own_stays_in_bounds(design: str) -> None:
     assert sum(1 for _ in cache._core.design.blocks()) <= 4 * 8 + 1024 + 8
 
 
+@pytest.mark.parametrize("design", ["radix", "block_trie", "digest_chain"])
+def test_a_withheld_token_does_not_cost_the_states_of_a_prompt(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=32, groups=[Full(), Recurrent(4)], store_last=False)
+    request = cache.open(range(25))
+    assert request.checkpoints == (4, 8, 12, 16, 20, 24)
+    for end in (*request.checkpoints, 25):
+        request.computed(end)
+        request.copied()
+    request.close()
+    assert cache.books(1).idle == 6
+    assert [cache.probe([*range(length), 99]).cached for length in (25, 14, 8)] == [24, 12, 8]
+    cache.check()
+
+
 @pytest.mark.parametrize(
     ("groups", "says"),
     [

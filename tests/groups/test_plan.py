@@ -71,9 +71,9 @@ def plan_and_open(world: World, ended: Sequence[Request], met: Met) -> None:
     if cache._batch == "claim":
         as_planned(planned, results)
         whole = cache.options.must_fit or any(ask.get("must_fit") for ask in asks)
-        if Full() in cache.groups and not whole:
-            full = cache.groups.index(Full())
-            room, left = (now[full].free + now[full].idle for now in (before[0], books(cache)))
+        if not whole:
+            lead = cache.groups.index(Full()) if Full() in cache.groups else 0
+            room, left = (now[lead].free + now[lead].idle for now in (before[0], books(cache)))
             assert room - left == sum(plan.need for plan in planned if plan.fits), planned
     elif all(keys <= set(world.mirror[group]) for group, keys in cached.items()):
         as_planned(planned, results)  # in a loop, what one brings in may push out what a later one matches

@@ -250,7 +250,7 @@ class User(threading.Thread):
 
     def some_of(self, tokens: int) -> int | None:
         """To find room for, None for all."""
-        return 1 + self.random.randrange(tokens) if not self.random.randrange(4) else None
+        return self.random.randrange(tokens + 1) if not self.random.randrange(4) else None
 
     def evict(self, blocks: int) -> None:
         self.cache.evict(blocks, group=self.random.randrange(len(self.stress.capacities)))

@@ -303,13 +303,13 @@ def _nobody_live(patch: pytest.MonkeyPatch) -> None:
 
 def _block_alone(patch: pytest.MonkeyPatch) -> None:
     """A block taken for the one that another computes though it has another path before it."""
-    following = admission._next_block
+    following = admission.next_block
 
-    def last_block(prompt: Any, done: int, core: Any) -> Any:
-        found = following(prompt, done, core)
-        return found and (found[0], found[1][-core.design.block_size * TOKEN_BYTES :], found[2])
+    def last_block(prompt: Any, done: int, size: int) -> Any:
+        found = following(prompt, done, size)
+        return found and (found[0], found[1][-size * TOKEN_BYTES :], found[2])
 
-    patch.setattr(admission, "_next_block", last_block)
+    patch.setattr(admission, "next_block", last_block)
 
 
 def _a_loop(patch: pytest.MonkeyPatch) -> None:

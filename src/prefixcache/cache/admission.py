@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from prefixcache.blocks.retention import Retention
 from prefixcache.cache.books import BlockCounters, Copy, Hit, Planned
 from prefixcache.cache.core import Core
-from prefixcache.cache.prompts import Asked
+from prefixcache.cache.prompts import Asked, next_block
 from prefixcache.designs import Match, Partial, Prompt
 from prefixcache.designs.groups import Groups, SideNeed, SideRoom
 from prefixcache.errors import NoSpace
-from prefixcache.keys.extras import Extras
-from prefixcache.keys.tokens import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Request
@@ -138,24 +136,28 @@ class Admission:
         if not ask.asked.length:
             return Hit(0, 0, {"device": 0}, "empty")
         plan = self.plan(ask, self.room())
-        need = plan.need if self.core.tree_group >= 0 else plan.sides[0].need
-        return Hit(plan.cached, need, {"device": plan.cached}, plan.reason)
+        return Hit(plan.cached, self._drawn(plan.need, plan.sides), {"device": plan.cached}, plan.reason)
+
+    def _drawn(self, need: int, sides: Sequence[SideNeed]) -> int:
+        """Blocks drawn of full attention, or of the first group where the tree's blocks stand for no memory."""
+        return need if self.core.tree_group >= 0 else sides[0].need
 
     def plan_batch(self, asks: list[Ask]) -> list[Planned]:
         """What `admit_batch` would do now with each of these. Changes nothing."""
         core, room, planned = self.core, self.room(), []
-        underway = {_next_block(live.holding.prompt, live.computed_tokens, core) for live in core.live if live.stores}
+        size = core.design.block_size
+        underway = {next_block(live.holding.prompt, live.computed_tokens, size) for live in core.live if live.stores}
         for ask in asks:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            following = _next_block(ask.asked.prompt, plan.match.tokens, core)
+            following = next_block(ask.asked.prompt, plan.match.tokens, size)
             wait = following is not None and following in underway
             if fits:
                 room.admit(plan, core.design.idle_blocks(plan.match))
                 if ask.store:
                     underway.add(following)
-            planned.append(Planned(plan.cached, need, fits, wait, plan.reason))
+            planned.append(Planned(plan.cached, self._drawn(need, plan.sides), fits, wait, plan.reason))
         return planned
 
     def plan(self, ask: Ask, room: Room) -> Plan:
@@ -431,16 +433,6 @@ class Admission:
                 (copy, None) if copy.source == partial.source else (copy, handle) for copy, handle in copier.pending
             ]
         design.take(request.holding, partial)
-
-
-def _next_block(prompt: Prompt, done: int, core: Core) -> tuple[bytes, bytes, Extras | None] | None:
-    """The whole prefix up to the end of the first full block that is not done; None when there is none."""
-    size = core.design.block_size
-    end = (done // size + 1) * size
-    if end * TOKEN_BYTES > len(prompt.tokens):
-        return None
-    extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
-    return prompt.root, bytes(prompt.tokens[: end * TOKEN_BYTES]), extras
 
 
 def _found(match: Match) -> int:

@@ -65,10 +65,11 @@ class Lifecycle:
 
     def _publishable(self, request: Request, n: int) -> int:
         """How many of n computed tokens may be published."""
-        if self.core.options.store_last:
-            return n
+        core = self.core
+        if core.options.store_last or (core.groups is not None and core.groups.checkpoints(request.holding, n - 1, n)):
+            return n  # a state is kept where it is: one token earlier there is none
         if n < request._admitted_length:
-            return n - 1  # the prompt is unfinished: the last computed one is withheld
+            return max(n - 1, 0)  # the prompt is unfinished: the last computed one is withheld
         return min(n, request.length - 1)
 
     def _publish(self, request: Request, length: int, tail: bool = False) -> None:

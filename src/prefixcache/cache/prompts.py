@@ -92,3 +92,12 @@ def require_nonempty(asked: Asked) -> None:
     """Raises `TokenError` for an empty prompt: there would be no logits to sample from."""
     if not asked.length:
         raise TokenError("the prompt is empty: expected at least one token")
+
+
+def next_block(prompt: Prompt, done: int, size: int) -> tuple[bytes, bytes, Extras | None] | None:
+    """The whole prefix up to the end of the first full block that is not done; None when there is none."""
+    end = (done // size + 1) * size
+    if end * TOKEN_BYTES > len(prompt.tokens):
+        return None
+    extras = prompt.extras.cut(0, end) if prompt.extras is not None else None
+    return prompt.root, bytes(prompt.tokens[: end * TOKEN_BYTES]), extras

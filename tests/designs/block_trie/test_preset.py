@@ -317,3 +317,9 @@ def test_generated_blocks_are_counted_apart() -> None:
     assert (request.stats.allocated, request.stats.generated) == (2, 0)
     request.append(8)
     assert (request.stats.allocated, request.stats.new, request.stats.generated) == (3, 3, 1)
+
+
+def test_nothing_may_be_said_to_be_computed() -> None:
+    request = make().open([1], reserve=0)
+    request.computed(0)
+    assert (request.computed_tokens, request.stats.allocated) == (0, 0)

@@ -121,7 +121,7 @@ def _radix_parents_first(patch: MonkeyPatch) -> None:
         for node in list(self._idle)[::-1]:
             if gone < blocks:
                 gone += len(node.blocks)
-                self._remove(node)
+                self.pool.give(self._take_out(node))
         return gone
 
     patch.setattr(RadixDesign, "_evict", evict)

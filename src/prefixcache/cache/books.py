@@ -189,7 +189,7 @@ class Planned:
 
     Attributes:
         cached: tokens that need not be computed.
-        need: blocks it would draw from free + idle.
+        need: blocks it would draw from free + idle; with `must_fit` those that its whole prompt would draw.
         fits: whether it would be admitted with those before it; else it would come back as `NoSpace`.
         wait: whether an earlier request, of the batch or live, is computing the next block that this one
             needs: a step later it would be a hit.

@@ -214,8 +214,8 @@ class PrefixCache:
     def plan(self, requests: Sequence[Mapping[str, Any]]) -> list[Planned]:
         """What `open_batch` would give each of these now, and which of them had better wait a step. Changes nothing.
 
-        The hits and refusals are those of `open_batch` called next with the same batch; presets that admit in
-        a loop may give less, when what one request brings in pushes out what a later one matches.
+        The hits and refusals are those of `open_batch` called next with the same batch. Presets that admit in a
+        loop may do otherwise from the first request on that loses its match to what an earlier one brings in.
         """
         asks = self._asks(requests)
         with self._core.lock:

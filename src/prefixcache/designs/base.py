@@ -302,6 +302,15 @@ class Design(ABC):
         self.give_back(private)
         return array("i")
 
+    def watch_leaves(self, ends_a_hit: Callable[[int], bool]) -> None:  # noqa: B027 - see `left_bare`
+        """`left_bare` is going to be called; the function says whether a hit can end at a block now."""
+
+    def left_bare(self, blocks: Iterable[int]) -> None:  # noqa: B027 - most originals keep them until their turn comes
+        """Attention groups have evicted what hung from these blocks, so that no hit can end there any more.
+
+        A design whose original has no such leaves evicts those that are idle leaves before all others.
+        """
+
     # -- for explanations ---------------------------------------------------------------------------
 
     def agreeing(self, prompt: Prompt, limit: int) -> int:

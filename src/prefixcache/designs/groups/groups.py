@@ -91,9 +91,13 @@ class Groups:
         self.sides = [self._side(group, kind) for group, kind in enumerate(kinds) if not isinstance(kind, Full)]
         self._by_group = {side.group: side for side in self.sides}
         self._states = [side for side in self.sides if isinstance(side, RecurrentSide)]
-        for side in self.sides:
-            if self._states and isinstance(side, WindowSide) and side.kind.size > 1:
-                side.values.lost = self._anchors_lost
+        windows = [side for side in self.sides if isinstance(side, WindowSide) and side.kind.size > 1]
+        self._at_the_end = [side.values for side in (*windows, *self._states)]  # what a hit reads where it ends
+        for window in windows:
+            window.values.lost = self._anchors_lost
+        for state in self._states:
+            state.values.lost = design.left_bare
+        design.watch_leaves(self._ends_a_hit)
         design.pool.freed = self._freed
 
     def _side(self, group: int, kind: Kind) -> Side:
@@ -121,6 +125,11 @@ class Groups:
         """No hit can end at these blocks of the tree any more: a state kept there would never be used."""
         for side in self._states:
             side.values.drop_idle(blocks)
+        self.design.left_bare(blocks)
+
+    def _ends_a_hit(self, block: int) -> bool:
+        """Whether every group has what is read of this block of the tree where a hit ends with it."""
+        return all(values.at(block, values.per_block - 1) != NOTHING for values in self._at_the_end)
 
     # -- lookup -----------------------------------------------------------------------------------
 

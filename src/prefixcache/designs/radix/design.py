@@ -11,12 +11,13 @@ page boundary. At block_size 1 any token can be the boundary.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prefixcache.blocks.eviction import Facts, IdleItems, idle_items, read_policy
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.outline import OutlineNode, outline_of
+from prefixcache.designs.radix.bare import BareLeaves
 from prefixcache.designs.radix.behind import look_behind
 from prefixcache.designs.radix.hashing import PageHash
 from prefixcache.designs.radix.node import Moves, Node, PathBlocks, Place
@@ -54,6 +55,7 @@ class RadixDesign(Design):
         self.any_priority = options.priorities == "any"
         self._idle_blocks = 0
         self._idle = self._nothing_idle()
+        self._bare = BareLeaves(self._tree)
 
     def _nothing_idle(self) -> IdleItems[Node]:
         return idle_items(self._policy, self, by_release=not self._standing.by_use)
@@ -91,9 +93,7 @@ class RadixDesign(Design):
         self._standing.matched(holding, match.tokens)
 
     def take(self, holding: Holding, partial: Partial) -> None:
-        node: Node = partial.handle.node
-        taken = self._take_out(node) if len(node.blocks) == 1 else self._trim(node, 1)
-        holding.table.extend(taken)
+        holding.table.extend(self._cut_off(partial.handle.node, 1))
 
     def publish(self, holding: Holding, length: int, tail: bool = False) -> Moves:
         """See the base. The range [held, length) is walked from the anchor:
@@ -163,9 +163,7 @@ class RadixDesign(Design):
         extras = prompt.extras.cut(start, end + ahead) if prompt.extras is not None else None
         parent_key = node.page_keys[-1] if node.page_keys else None
         if self._grows(holding, node, extras, start):
-            node.key += key[ahead * TOKEN_BYTES :]
-            node.blocks.extend(blocks)
-            node.end = end
+            self._tree.grow(node, key[ahead * TOKEN_BYTES :], blocks, end)
             if holding.counted >= start:
                 holding.counted = end  # it is counted already
         else:
@@ -311,24 +309,29 @@ class RadixDesign(Design):
         return self._standing.facts(item)
 
     def _evict(self, blocks: int) -> int:
-        gone = 0
-        whole = self.options.evict_unit == "node"
+        gone, whole = 0, self.options.evict_unit == "node"
+        while gone < blocks and (bare := self._bare.take(blocks - gone) if self._bare else None) is not None:
+            self.pool.give(self._cut_off(*bare))
+            gone += bare[1]
         while gone < blocks:
             try:
                 node = self._idle.pop() if whole else self._idle.peek()
             except LookupError:
                 break
-            if whole or len(node.blocks) <= blocks - gone:
-                gone += len(node.blocks)
-                self._remove(node)
-            else:
-                self.pool.give(self._trim(node, blocks - gone))
-                gone = blocks
+            pages = len(node.blocks) if whole else min(len(node.blocks), blocks - gone)
+            self.pool.give(self._cut_off(node, pages))
+            gone += pages
         return gone
 
-    def _remove(self, node: Node) -> None:
-        """Take an idle leaf out of the tree; its blocks go to the pool."""
-        self.pool.give(self._take_out(node))
+    def watch_leaves(self, ends_a_hit: Callable[[int], bool]) -> None:
+        self._bare.watch(ends_a_hit)
+
+    def left_bare(self, blocks: Iterable[int]) -> None:
+        self._bare.add(blocks)
+
+    def _cut_off(self, node: Node, pages: int) -> array[int]:
+        """Take the last pages of an idle leaf out of the tree; their blocks are the caller's."""
+        return self._take_out(node) if pages == len(node.blocks) else self._trim(node, pages)
 
     def _take_out(self, node: Node) -> array[int]:
         """Take an idle leaf out of the tree; its blocks are the caller's."""
@@ -404,6 +407,7 @@ class RadixDesign(Design):
         self._tree.clear()
         self._idle_blocks = 0
         self._idle = self._nothing_idle()
+        self._bare.clear()
         self._standing.clear()
 
     def blocks(self) -> Iterator[int]:

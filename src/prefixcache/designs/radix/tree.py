@@ -29,6 +29,9 @@ class RadixTree:
         page: tokens per page.
         ahead: tokens behind a page that belong to its identity, 0 or 1.
         child_hash: test hook: replaces the hash of a routing key.
+
+    Attributes:
+        ends: nodes by their last block; empty as long as nobody asks for leaves by it (`watch_ends`).
     """
 
     def __init__(self, page: int, ahead: int, child_hash: Callable[[bytes], int] | None) -> None:
@@ -40,6 +43,8 @@ class RadixTree:
         self._routing_bytes = self._page_bytes + self._ahead_bytes
         self.roots: dict[bytes, Node] = {}
         self._scopes: dict[Node, bytes] = {}  # the same, the other way round
+        self.ends: dict[int, Node] = {}
+        self._watched = False
 
     # -- following a prompt -------------------------------------------------------------------------
 
@@ -146,8 +151,24 @@ class RadixTree:
             self._scopes[root] = scope
         return root
 
+    def watch_ends(self) -> None:
+        """Keep `ends` from now on."""
+        self._watched = True
+        self.ends = {node.blocks[-1]: node for node in self.nodes()}
+
+    def grow(self, node: Node, key: bytes, blocks: array[int], end: int) -> None:
+        """Add pages to a leaf."""
+        if self._watched:
+            del self.ends[node.blocks[-1]]
+            self.ends[blocks[-1]] = node
+        node.key += key
+        node.blocks.extend(blocks)
+        node.end = end
+
     def attach(self, node: Node) -> None:
         """Register a new node with its parent."""
+        if self._watched:
+            self.ends[node.blocks[-1]] = node
         parent = node.parent
         assert parent is not None
         if parent.children is NO_CHILDREN:
@@ -171,6 +192,8 @@ class RadixTree:
 
     def detach(self, node: Node) -> Node:
         """Take a leaf out of the tree; returns its parent. A root without children goes too."""
+        if self._watched:
+            del self.ends[node.blocks[-1]]
         parent = node.parent
         assert parent is not None
         del parent.children[self.routing_of(node)]
@@ -203,6 +226,8 @@ class RadixTree:
             parent.index.replace(upper.key[: self._routing_bytes], upper)
         child.key = child.key[cut:]
         child.blocks = child.blocks[pages:]
+        if self._watched:
+            self.ends[upper.blocks[-1]] = upper
         child.parent = upper
         upper.children = {self.routing_of(child): child}
         return upper
@@ -211,6 +236,9 @@ class RadixTree:
         """Cut all but the first `pages` pages off a leaf; returns the blocks that went."""
         gone = node.blocks[pages:]
         del node.blocks[pages:]
+        if self._watched:
+            del self.ends[gone[-1]]
+            self.ends[node.blocks[-1]] = node
         node.page_keys = node.page_keys[:pages]
         node.key = node.key[: pages * self._page_bytes + self._ahead_bytes]
         node.end -= len(gone) * self.page
@@ -223,6 +251,7 @@ class RadixTree:
             node.parent = None
         self.roots.clear()
         self._scopes.clear()
+        self.ends.clear()
 
     # -- looking at all of it -----------------------------------------------------------------------
 
@@ -251,6 +280,9 @@ class RadixTree:
             if node.end != parent.end + len(node.blocks) * self.page:
                 raise InvariantError(f"{node!r} ends at {node.end}, its parent at {parent.end}")
             self._check_index(node)
+
+        if self._watched and self.ends != {node.blocks[-1]: node for node in self.nodes()}:
+            raise InvariantError("the nodes by their last block are not those of the tree")
 
     def _check_index(self, node: Node) -> None:
         if node.index is None:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,36 +135,41 @@ class Batches:
             before: list[Transfer[Request]] = []
             for number in range(batches):
                 transfers = [pool.submit(request) for request in self.admit(number)]
-                for transfer in before:
+                for transfer in reversed(before):  # the last one first: one wait instead of sixteen
                     transfer.result().abort()
                 before = transfers
-            for transfer in before:
+            for transfer in reversed(before):
                 transfer.result().abort()
             return time.perf_counter() - began
 
     def by_themselves(self, batches: int, threads: int) -> float:
-        """The same, by threads that each admit batches and carry out the copies of those."""
+        """The same, by threads that each take the next batch, admit it and carry out its copies."""
+        numbers = iter(range(batches))
 
-        def work(first: int) -> None:
-            for number in range(first, batches, threads):
+        def work() -> None:
+            for number in numbers:
                 for request in self.admit(number):
                     carry_out(self.store, request)
                     request.abort()
 
-        return together([lambda first=first: work(first) for first in range(threads)])
+        return together([work] * threads)
 
     def bare(self, batches: int, threads: int) -> float:
-        """Seconds of the same copies, shared out to threads that do nothing else, each with targets of its own."""
-        copies = []
-        for number in range(batches):
-            admitted = self.admit(number)
-            copies += [copy for request in admitted for copy in request.copies]
-            for request in admitted:
+        """Seconds of the same copies by threads that do nothing else, and take them in the same portions."""
+        portions = []
+        for number in range(0, batches, threads):
+            # As many as threads are admitted at the same time, with targets of their own, as where threads admit.
+            group = [self.admit(number + n) for n in range(threads)]
+            portions += [[copy for request in admitted for copy in request.copies] for admitted in group]
+            for request in chain.from_iterable(group):
                 request.abort()
-        targets = sorted({copy.target for copy in copies})
-        share = {target: at * threads // len(targets) for at, target in enumerate(targets)}
-        parts = [[copy for copy in copies if share[copy.target] == n] for n in range(threads)]
-        return together([lambda part=part: self.store.copy(part) for part in parts])
+        waiting = iter(portions)
+
+        def work() -> None:
+            for portion in waiting:
+                self.store.copy(portion)
+
+        return together([work] * threads)
 
 
 def speed_ups(batches: Batches, count: int, rounds: int) -> dict[str, Any]:

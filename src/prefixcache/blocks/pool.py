@@ -120,6 +120,11 @@ class BlockPool:
         self._fresh = fresh + n
         return range(fresh, self._fresh)
 
+    @property
+    def any_blank(self) -> bool:
+        """Whether any block that was lent may never have held tokens."""
+        return self._blank > 0 or len(self._written) < self._fresh
+
     def note_written(self, blocks: Sequence[int]) -> None:
         """These blocks hold, or are going to hold, the KV of tokens."""
         written = self._written

@@ -205,8 +205,10 @@ class Admission:
         idle = match.idle
         if room.claimed:
             idle = sum(block not in room.claimed for block in self.core.design.idle_blocks(match))
-        overruled = [taker for source, taker in room.takers.items() if taker is not None and source in match.blocks]
-        idle += len(overruled)
+        overruled: Sequence[Plan] = ()
+        if room.takers:
+            overruled = [taker for source, taker in room.takers.items() if taker is not None and source in match.blocks]
+            idle += len(overruled)
         partial = match.partial
         if partial is None:
             return Plan(match, None, False, new, new + idle, overruled)
@@ -410,11 +412,14 @@ class Admission:
         core, table, size = self.core, request.holding.table, self.core.design.block_size
         request.block_counters = BlockCounters()
         core.count_allocated(request, len(table) - len(new), new)
-        core.pool.note_written(table[len(plan.match.blocks) : -(-(length - 1) // size)])
+        if core.pool.any_blank:
+            core.pool.note_written(table[len(plan.match.blocks) : -(-(length - 1) // size)])
         reused = len(plan.match.blocks) + (plan.partial is not None)
-        for counts in (request.block_counters, core.block_counters):
-            counts.reused += reused
-            counts.missed += -(-length // size) - reused
+        missed = -(-length // size) - reused
+        counts, all_counts = request.block_counters, core.block_counters
+        counts.reused, counts.missed = reused, missed
+        all_counts.reused += reused
+        all_counts.missed += missed
 
     def _take_over(self, request: Request, partial: Partial, copiers: list[tuple[Request, Plan]]) -> None:
         """The source leaves the index and is the request's own, which others of the batch may still copy from.

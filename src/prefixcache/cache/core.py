@@ -56,13 +56,15 @@ class Core:
 
     def count_allocated(self, request: Request, index: int, blocks: Sequence[int]) -> None:
         """These blocks were allocated for a request, for its table from `index` on. O(blocks)."""
-        new = self.pool.never_written(blocks)
-        prompt_blocks = -(-request.prompt_length // self.design.block_size)
-        generated = len(blocks) - min(max(prompt_blocks - index, 0), len(blocks))
-        for counts in (request.block_counters, self.block_counters):
-            counts.allocated += len(blocks)
-            counts.new += new
-            counts.generated += generated
+        count, new = len(blocks), self.pool.never_written(blocks)
+        generated = count - min(max(-(-request.prompt_length // self.design.block_size) - index, 0), count)
+        counts, all_counts = request.block_counters, self.block_counters
+        counts.allocated += count
+        counts.new += new
+        counts.generated += generated
+        all_counts.allocated += count
+        all_counts.new += new
+        all_counts.generated += generated
 
     def read_stats(self) -> Stats:
         """The counters now."""

@@ -123,14 +123,12 @@ def inside_a_block_a_state_is_of_one_length(patch: pytest.MonkeyPatch) -> None:
 def what_a_claim_reads_is_pinned(patch: pytest.MonkeyPatch) -> None:
     def unpinned(side: WindowSide, table: Any, tree_blocks: Sequence[int], inside: int) -> None:
         claim(side, table, tree_blocks, inside)
-        for entry, block in enumerate(table.blocks):
-            if table.owned[entry]:
-                side.values.unpin(block)
+        side.values.unpin(block for entry, block in enumerate(table.blocks) if table.owned[entry])
 
     claim = WindowSide.claim
     patch.setattr(WindowSide, "claim", unpinned)
     unpin = Values.unpin
-    patch.setattr(Values, "unpin", lambda values, value: unpin(values, value) if value in values._pins else None)
+    patch.setattr(Values, "unpin", lambda values, given: unpin(values, [v for v in given if v in values._pins]))
 
 
 @rule
@@ -193,11 +191,10 @@ def a_block_is_given_up_when_nobody_reads_it_any_more(patch: pytest.MonkeyPatch)
 
 @rule
 def a_block_is_given_back_once(patch: pytest.MonkeyPatch) -> None:
-    def again(side: WindowSide, table: Any, entry: int) -> None:
-        block, owned = table.blocks[entry], table.owned[entry]
-        give_up(side, table, entry)
-        if block != NOTHING and not owned:
-            side.values.pool.give((block,))
+    def again(side: WindowSide, table: Any, entries: Sequence[int]) -> None:
+        private = [table.blocks[entry] for entry in entries if not table.owned[entry]]
+        give_up(side, table, entries)
+        side.values.pool.give([block for block in private if block != NOTHING])
 
     give_up = WindowSide._give_up
     patch.setattr(WindowSide, "_give_up", again)

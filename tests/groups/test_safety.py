@@ -31,9 +31,17 @@ def window(rng: random.Random) -> tuple[WindowSide, int, Covered]:
         for offset in range(fine):
             if (block + 1) % coarse == 0 and rng.random() < 0.8:
                 short = rng.randrange(1, own + 1) if block == blocks else None
-                values.attach(block, offset, values.allocate(1)[0], short)
+                hang(values, block * fine + offset, short)
                 covered[block, offset] = short or own
     return WindowSide(0, values, tree_size, kind), blocks, covered
+
+
+def hang(values: Values, place: int, short: int | None) -> None:
+    """A new value at a bare place."""
+    value = values.allocate(1)[0]
+    assert values.attach([place], [value]) == [0]
+    if short is not None:
+        values.shorten(value, short)
 
 
 def holds(side: WindowSide, covered: Covered, blocks: int, position: int, end: int) -> bool:
@@ -97,8 +105,8 @@ def test_a_state_is_safe_where_one_was_kept(history: int, seed: int) -> None:
     values, blocks = Values(100, 1, None), rng.randrange(0, 12)
     kept = {block for block in range(blocks) if rng.random() < 0.4}
     for block in kept:
-        values.attach(block, 0, values.allocate(1)[0], None)
+        hang(values, block, None)
     side = RecurrentSide(0, values, 4, Recurrent())
     assert side.safe(list(range(blocks))).tolist() == [True, *(block in kept for block in range(blocks))]
-    values.attach(blocks, 0, values.allocate(1)[0], 3)
+    hang(values, blocks, 3)
     assert [side.safe_inside(list(range(blocks)), blocks, tokens) for tokens in (1, 2, 3)] == [False, False, True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -78,10 +78,11 @@ def _hang_from_what_begins_alike(patch: pytest.MonkeyPatch) -> None:
     def store(core: Any, groups: Groups, request: Any, length: int, computed: int, ended: bool) -> None:
         groups.store(request.holding, length, computed, ended)
 
-    def homes(groups: Groups, holding: Any, length: int) -> Callable[[int], int]:
+    def homes(groups: Groups, holding: Any, length: int) -> Sequence[int]:
         home, found = own(groups, holding, length), groups.design.match(holding.prompt, length)
         ends_in = found.partial.source if found.partial is not None else NOTHING
-        return lambda index: ends_in if home(index) == NOTHING and index == len(found.blocks) else home(index)
+        at = len(found.blocks)
+        return [ends_in if block == NOTHING and index == at else block for index, block in enumerate(home)]
 
     own = Groups._homes
     patch.setattr(attention, "_store", store)

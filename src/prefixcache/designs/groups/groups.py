@@ -12,7 +12,8 @@ there are as many as are needed, and what nobody needs any more is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -190,8 +191,8 @@ class Groups:
         blocks = match.blocks[:]
         needs = []
         for side, room in zip(self.sides, rooms, strict=True):
-            reads = side.reads(blocks, source, inside)
-            idle = tuple(value for value in reads if side.values.is_idle(value) and value not in room.claimed)
+            reads = side.values.idle_among(side.reads(blocks, source, inside))
+            idle = tuple(value for value in reads if value not in room.claimed) if room.claimed else tuple(reads)
             needs.append(SideNeed(side.new(len(blocks), cover) + len(idle), idle))
         return needs
 
@@ -247,29 +248,27 @@ class Groups:
         """The tree has the first `length` tokens of this request: hang from it what the groups have of them."""
         if length <= 0:
             return
-        stored = Stored(length, computed, self._homes(holding, length), ended)
+        stored = Stored(length, computed, self._homes(holding, length), ended, told=self._events is not None)
         for side, table in zip(self.sides, holding.sides, strict=True):
             kept = side.store(table, stored)
-            if kept and self._events is not None:
+            if kept and stored.told:
                 self._announce(holding.prompt, side, kept)
 
-    def _homes(self, holding: Holding, length: int) -> Callable[[int], int]:
+    def _homes(self, holding: Holding, length: int) -> Sequence[int]:
         """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.
         """
         design, table = self.design, holding.table
-        found: Sequence[int] = ()
-        whole = 0
+        whole, blocks = length // design.block_size, -(-length // design.block_size)
         if design.options.duplicates == "keep":
-            found, whole = design.match(holding.prompt, length).blocks[:], length // design.block_size
-
-        def home(index: int) -> int:
-            if index < whole:
-                return found[index] if index < len(found) else NOTHING
-            return table[index] if design.owns(holding, index) else NOTHING
-
-        return home
+            homes = array("i", design.match(holding.prompt, length).blocks[:])
+            homes.extend([NOTHING] * (whole - len(homes)))
+            homes.extend(table[index] if design.owns(holding, index) else NOTHING for index in range(whole, blocks))
+        else:
+            homes = table[: min(holding.held, blocks)]
+            homes.extend([NOTHING] * (blocks - len(homes)))
+        return homes
 
     def move_on(self, holding: Holding, computed: int) -> Iterator[tuple[int, Wanted]]:
         """So many tokens are computed: let go of what is out of reach; (group, copy) needed to go on."""

@@ -55,7 +55,7 @@ class RecurrentSide(Side):
 
     def claim_source(self, table: SideTable, source: int, tokens: int) -> None:
         state = self.values.at(source)
-        self.values.pin(state)
+        self.values.pin((state,))
         table.sources.append((0, state, 1))
 
     def open(self, table: SideTable, whole: int, cover: int) -> list[Wanted]:
@@ -87,11 +87,10 @@ class RecurrentSide(Side):
             worth = self.checkpoints(table, length - 1, length)
             if rest or not worth or not self.values.available:  # one more block is needed to go on with
                 return []
-        index = (length - 1) // self.tree_size
-        home = stored.home(index)
-        if home == NOTHING or self.values.at(home) != NOTHING:
+        if not self.values.attach([stored.homes[(length - 1) // self.tree_size]], [state]):
             return []
-        self.values.attach(home, 0, state, rest or None)
+        if rest:
+            self.values.shorten(state, rest)
         table.owned[0] = True
         return [Kept(length - (rest or self.tree_size), length, length, state)]
 
@@ -135,7 +134,7 @@ class RecurrentSide(Side):
         if back.after == back.computed or not back.after:
             return []
         state = self._kept_at(holding, back.after)
-        self.values.pin(state)
+        self.values.pin((state,))
         if self.values.pool.shared(table.blocks[0]):  # a fork has yet to copy out of it
             self.values.pool.give((table.blocks[0],))
             table.blocks[0] = self.values.allocate(1)[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,14 +78,16 @@ class Stored(NamedTuple):
     Attributes:
         length: tokens from the beginning; all of them are computed.
         computed: tokens computed, perhaps more.
-        home: the tree's block at this index of the request, -1 where the tree has none.
+        homes: the tree's block at each index of the request, -1 where the tree has none.
         ended: the request goes, so what it leaves need not fill a block.
+        told: whether anybody wants to know what is stored.
     """
 
     length: int
     computed: int
-    home: Callable[[int], int]
+    homes: Sequence[int]
     ended: bool
+    told: bool
 
 
 @dataclass(slots=True)
@@ -180,7 +182,7 @@ class Side(ABC):
 
     @abstractmethod
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
-        """Hang from the tree what this request has and the tree has not."""
+        """Hang from the tree what this request has and the tree has not; what that is if it is to be told."""
 
     @abstractmethod
     def move_on(self, table: SideTable, length: int) -> list[Wanted]:
@@ -191,19 +193,17 @@ class Side(ABC):
 
         `targets`: of copies that may be under way when the request is released in flight, else None.
         """
-        held = []
-        for entry in range(len(table.blocks) - 1, -1, -1):
-            block = table.blocks[entry]
-            if block == NOTHING:
-                continue
-            if table.owned[entry]:
-                self.values.unpin(block)
-            elif targets is not None and (entry >= self.written_from(computed) or block in targets):
-                held.append(block)
-            else:
-                self.values.pool.give((block,))
-        for _, value, _ in table.sources:
-            self.values.unpin(value)
+        blocks, owned = table.blocks, table.owned
+        entries = [entry for entry in range(len(blocks) - 1, -1, -1) if blocks[entry] != NOTHING]
+        self.values.unpin([blocks[entry] for entry in entries if owned[entry]])
+        private = [(entry, blocks[entry]) for entry in entries if not owned[entry]]
+        held: list[int] = []
+        if targets is not None:
+            begin = self.written_from(computed)
+            held = [block for entry, block in private if entry >= begin or block in targets]
+            private = [(entry, block) for entry, block in private if entry < begin and block not in targets]
+        self.values.pool.give([block for _, block in private])
+        self.values.unpin(value for _, value, _ in table.sources)
         table.blocks, table.owned, table.sources = array("i"), bytearray(), []
         return held
 
@@ -232,7 +232,7 @@ class Side(ABC):
         if source.private:
             self.values.pool.give((source.block,))
         else:
-            self.values.unpin(source.block)
+            self.values.unpin((source.block,))
 
     def _share(self, block: int) -> Source:
         """Another claim on a private block, which somebody is to copy from."""

@@ -71,6 +71,11 @@ class Values:
         place = tree_block * self.per_block + offset
         return self._of[place] if place < len(self._of) else _NONE
 
+    def at_places(self, places: Iterable[int]) -> list[int]:
+        """The value at each place (tree block * per_block + offset), or -1."""
+        of, known = self._of, len(self._of)
+        return [of[place] if place < known else _NONE for place in places]
+
     def present(self, tree_blocks: Sequence[int]) -> Present:
         """Whether a value hangs there, for every place of these blocks, shape (blocks * per_block,). O(places)."""
         blocks = np.asarray(tree_blocks, dtype=np.int64)
@@ -89,45 +94,66 @@ class Values:
         """Whether nobody uses it."""
         return value in self._idle
 
+    def idle_among(self, values: Iterable[int]) -> list[int]:
+        """Those that nobody uses."""
+        idle = self._idle
+        return [value for value in values if value in idle]
+
     # -- using --------------------------------------------------------------------------------------
 
-    def attach(self, tree_block: int, offset: int, value: int, short: int | None) -> None:
-        """A private block becomes a value, pinned once by the one who had it. The place must be bare.
+    def attach(self, places: Sequence[int], values: Sequence[int]) -> list[int]:
+        """Private blocks become values where their place is bare, pinned once by the one who had them.
 
-        `short`: tokens that it covers when it is of an unfilled block.
+        Returned are the indices of those that did. A negative place is none. O(values).
         """
-        place = tree_block * self.per_block + offset
-        if place >= len(self._of):
-            self._of.extend([_NONE] * (place + 1 - len(self._of)))
-        self._of[place] = value
-        self._place[value] = place
-        self._pins[value] = 1
-        if short is not None:
-            self._short[value] = short
+        of = self._of
+        if (lacking := max(places, default=_NONE) + 1 - len(of)) > 0:
+            of.frombytes(b"\xff" * (lacking * of.itemsize))
+        attached = [index for index, place in enumerate(places) if place >= 0 and of[place] == _NONE]
+        for index in attached:
+            place, value = places[index], values[index]
+            of[place] = value
+            self._place[value] = place
+            self._pins[value] = 1
+        return attached
+
+    def shorten(self, value: int, tokens: int) -> None:
+        """The value is of an unfilled block: it covers so many tokens."""
+        self._short[value] = tokens
 
     def name(self, value: int, key: bytes) -> None:
         """The key under which events speak of it."""
         self._keys[value] = key
 
-    def pin(self, value: int) -> None:
-        """One more user."""
-        self._idle.pop(value, None)
-        self._pins[value] = self._pins.get(value, 0) + 1
+    def pin(self, values: Iterable[int]) -> None:
+        """One more user of each."""
+        idle, pins = self._idle, self._pins
+        for value in values:
+            if value in idle:
+                del idle[value]
+                pins[value] = 1
+            else:
+                pins[value] += 1
 
-    def unpin(self, value: int) -> None:
-        """One user less. What nobody uses is the most recently released now, or empty if its place has gone."""
-        left = self._pins[value] - 1
-        if left:
-            self._pins[value] = left
-            return
-        del self._pins[value]
-        if value in self._cut_off:
-            self._cut_off.discard(value)
-            self.pool.give((value,))
-            return
-        self._idle[value] = None
-        if value in self._old:
-            self._idle.move_to_end(value, last=False)
+    def unpin(self, values: Iterable[int]) -> None:
+        """One user less of each, the first one first: what nobody uses is the most recently released now.
+
+        Or empty, if its place has gone.
+        """
+        idle, pins = self._idle, self._pins
+        for value in values:
+            left = pins[value] - 1
+            if left:
+                pins[value] = left
+                continue
+            del pins[value]
+            if value in self._cut_off:
+                self._cut_off.discard(value)
+                self.pool.give((value,))
+                continue
+            idle[value] = None
+            if value in self._old:
+                idle.move_to_end(value, last=False)
 
     # -- room ---------------------------------------------------------------------------------------
 
@@ -156,7 +182,7 @@ class Values:
 
     def drop_idle(self, tree_blocks: Iterable[int]) -> None:
         """What hangs from these blocks and is in use by nobody is of no use to anybody: evict it."""
-        gone = [value for block in tree_blocks for value in self._hanging(block) if value in self._idle]
+        gone = self.idle_among(self._hanging(tree_blocks))
         for value in gone:
             del self._idle[value]
             self._bare(value)
@@ -164,23 +190,25 @@ class Values:
         self.pool.give(gone)
         self.evicted += len(gone)
 
-    def _hanging(self, tree_block: int) -> list[int]:
-        """The values that hang from a block of the tree."""
-        first = tree_block * self.per_block
-        return [value for value in self._of[first : first + self.per_block] if value != _NONE]
+    def _hanging(self, tree_blocks: Iterable[int]) -> list[int]:
+        """The values that hang from these blocks of the tree."""
+        of, wide = self._of, self.per_block
+        return [value for block in tree_blocks for value in of[block * wide : (block + 1) * wide] if value != _NONE]
 
     def left(self, tree_blocks: Iterable[int]) -> None:
         """These blocks are in the tree no more: what hangs from them is empty, or will be with its last user."""
-        gone = [value for block in tree_blocks for value in self._hanging(block)]
+        gone = self._hanging(tree_blocks)
+        if not gone:
+            return
         for value in gone:
             self._bare(value)
         self._tell(gone)
-        for value in gone:
-            if value in self._idle:
-                del self._idle[value]
-                self.pool.give((value,))
-            else:
-                self._cut_off.add(value)
+        empty = self.idle_among(gone)
+        for value in empty:
+            del self._idle[value]
+        self.pool.give(empty)
+        if len(empty) < len(gone):
+            self._cut_off.update(set(gone).difference(empty))
 
     def _bare(self, value: int) -> None:
         self._of[self._place.pop(value)] = _NONE

@@ -11,7 +11,7 @@ hits end there; where they are finer, several hang from each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -36,7 +36,14 @@ class WindowSide(Side):
 
     def _home(self, entry: int) -> tuple[int, int]:
         """Index of the tree's block that an entry hangs from, and which of its places."""
-        return ((entry + 1) * self.block_size - 1) // self.tree_size, entry % self._fine
+        return entry // self._fine * self._coarse + self._coarse - 1, entry % self._fine
+
+    def _places(self, tree_blocks: Sequence[int], entries: Iterable[int]) -> list[int]:
+        """The place of each entry, where the tree's blocks are these; a negative one where they are -1."""
+        fine, coarse = self._fine, self._coarse
+        if fine == coarse == 1:
+            return [tree_blocks[entry] for entry in entries]
+        return [tree_blocks[e // fine * coarse + coarse - 1] * fine + e % fine for e in entries]
 
     def _first(self, length: int) -> int:
         """The first entry behind the sinks that the position `length` reads."""
@@ -78,12 +85,9 @@ class WindowSide(Side):
         """(entry, value) of all that a hit reads of these whole blocks."""
         entries = len(tree_blocks) * self.tree_size // self.block_size
         begin = self._first(len(tree_blocks) * self.tree_size + inside)
-        found = []
-        for entry in (*range(min(self._sinks, entries)), *range(begin, entries)):
-            index, offset = self._home(entry)
-            if (value := self.values.at(tree_blocks[index], offset)) != NOTHING:
-                found.append((entry, value))
-        return found
+        read = (*range(min(self._sinks, entries)), *range(begin, entries))
+        values = self.values.at_places(self._places(tree_blocks, read))
+        return [(entry, value) for entry, value in zip(read, values, strict=True) if value != NOTHING]
 
     def reads(self, tree_blocks: Sequence[int], source: int, tokens: int) -> list[int]:
         found = [value for _, value in self._read_entries(tree_blocks, tokens)]
@@ -95,8 +99,9 @@ class WindowSide(Side):
     def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
         entries = len(tree_blocks) * self.tree_size // self.block_size
         table.add([NOTHING] * entries, owned=False)
-        for entry, value in self._read_entries(tree_blocks, inside):
-            self.values.pin(value)
+        read = self._read_entries(tree_blocks, inside)
+        self.values.pin(value for _, value in read)
+        for entry, value in read:
             table.blocks[entry] = value
             table.owned[entry] = True
         table.settled = entries
@@ -106,7 +111,7 @@ class WindowSide(Side):
         whole = len(table.blocks)
         for offset in range(-(-tokens // self.block_size)):
             value = self.values.at(source, offset)
-            self.values.pin(value)
+            self.values.pin((value,))
             table.sources.append((whole + offset, value, min(self.block_size, tokens - offset * self.block_size)))
 
     def open(self, table: SideTable, whole: int, cover: int) -> list[Wanted]:
@@ -124,43 +129,53 @@ class WindowSide(Side):
         return max(-(-cover // self.block_size) - len(table.blocks), 0)
 
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
-        kept = []
         size, length = self.block_size, stored.length
-        while table.settled < len(table.blocks) and table.settled * size < length:
+        whole = min(length // size, len(table.blocks))
+        entries = [e for e in range(table.settled, whole) if table.blocks[e] != NOTHING and not table.owned[e]]
+        table.settled = max(table.settled, whole)
+        kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
+        rest = length - table.settled * size
+        if rest > 0 and stored.ended and self._coarse == 1 and table.settled < len(table.blocks):
             entry = table.settled
-            end = (entry + 1) * size
-            if end > length and not (stored.ended and self._coarse == 1):
-                break
             table.settled += 1
-            block = table.blocks[entry]
-            if block == NOTHING or table.owned[entry] or self.values.pool.shared(block):
-                continue
-            index, offset = self._home(entry)
-            if end > length:
-                index = (length - 1) // self.tree_size
-            home = stored.home(index)
-            if home != NOTHING and self.values.at(home, offset) == NOTHING:
-                self.values.attach(home, offset, block, length - entry * size if end > length else None)
-                table.owned[entry] = True
-                home_end = min((index + 1) * self.tree_size, length)
-                kept.append(Kept(entry * size, min(end, length), home_end, block))
+            if table.blocks[entry] != NOTHING and not table.owned[entry]:
+                place = stored.homes[(length - 1) // self.tree_size] * self._fine + entry % self._fine
+                kept += self._attach(table, stored, [entry], [place])
+                if table.owned[entry]:
+                    self.values.shorten(table.blocks[entry], rest)
+        return kept
+
+    def _attach(self, table: SideTable, stored: Stored, entries: list[int], places: list[int]) -> list[Kept]:
+        """Hang these private entries at their places, where these are bare; what that is if it is to be told."""
+        blocks, pool = [table.blocks[entry] for entry in entries], self.values.pool
+        if pool.any_shared(blocks):  # somebody has yet to copy out of such a block: it stays private
+            places = [NOTHING if pool.shared(block) else place for block, place in zip(blocks, places, strict=True)]
+        kept = []
+        for index in self.values.attach(places, blocks):
+            entry = entries[index]
+            table.owned[entry] = True
+            if stored.told:
+                end = min((entry + 1) * self.block_size, stored.length)
+                home_end = min(((end - 1) // self.tree_size + 1) * self.tree_size, stored.length)
+                kept.append(Kept(entry * self.block_size, end, home_end, blocks[index]))
         return kept
 
     def move_on(self, table: SideTable, length: int) -> list[Wanted]:
         stop = min(self._first(length), len(table.blocks))
-        for entry in range(table.first, stop):
-            self._give_up(table, entry)
-            table.blocks[entry] = NOTHING
-        table.first = max(table.first, stop)
+        if stop > table.first:
+            self._give_up(table, range(table.first, stop))
+            table.first = stop
         return []
 
-    def _give_up(self, table: SideTable, entry: int) -> None:
-        block = table.blocks[entry]
-        if block != NOTHING and table.owned[entry]:
-            self.values.unpin(block)
-        elif block != NOTHING:
-            self.values.pool.give((block,))
-        table.owned[entry] = False
+    def _give_up(self, table: SideTable, entries: Sequence[int]) -> None:
+        """The request needs these no more; nothing stands there then."""
+        blocks, owned = table.blocks, table.owned
+        self.values.unpin([blocks[entry] for entry in entries if owned[entry]])
+        private = [blocks[entry] for entry in entries if not owned[entry] and blocks[entry] != NOTHING]
+        if private:
+            self.values.pool.give(private)
+        for entry in entries:
+            blocks[entry], owned[entry] = NOTHING, False
 
     def written_from(self, computed: int) -> int:
         return computed // self.block_size
@@ -174,7 +189,7 @@ class WindowSide(Side):
         wanted = []
         for entry, (block, owned) in enumerate(zip(table.blocks, table.owned, strict=True)):
             if block != NOTHING and owned:
-                self.values.pin(block)
+                self.values.pin((block,))
                 child.add((block,), owned=True)
             elif block != NOTHING:
                 child.add((next(new),), owned=False)
@@ -222,12 +237,11 @@ class WindowSide(Side):
 
     def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
         for entry, value in self._returning(table, holding, back) or ():
-            self.values.pin(value)
+            self.values.pin((value,))
             table.blocks[entry], table.owned[entry] = value, True
         whole, rest = divmod(back.length, self.block_size)
         keep, covered = whole + (rest > 0), self._covered(table, back.length)
-        for entry in range(len(table.blocks) - 1, keep - 1, -1):
-            self._give_up(table, entry)
+        self._give_up(table, range(len(table.blocks) - 1, keep - 1, -1))
         del table.blocks[keep:], table.owned[keep:]
         table.first = min(table.first, self._first(back.after))
         table.settled = min(table.settled, whole)

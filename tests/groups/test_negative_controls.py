@@ -32,6 +32,11 @@ def rule(broken: Break) -> Break:
     return broken
 
 
+def patch_safe(patch: pytest.MonkeyPatch, kind: type[Side], safe: Callable[..., Any]) -> None:
+    patch.setattr(kind, "safe", safe)
+    patch.setattr(kind, "safe_at_the_end", lambda side, tree_blocks: bool(side.safe(tree_blocks)[-1]))
+
+
 # -- what a hit must bring along ----------------------------------------------------------------------
 
 
@@ -56,7 +61,7 @@ def a_missing_anchor_cuts(patch: pytest.MonkeyPatch) -> None:
     def safe(side: WindowSide, tree_blocks: Sequence[int]) -> Any:
         return np.arange(len(tree_blocks) + 1) * side.tree_size % side.block_size == 0
 
-    patch.setattr(WindowSide, "safe", safe)
+    patch_safe(patch, WindowSide, safe)
 
 
 @rule
@@ -69,7 +74,7 @@ def a_coarse_block_ends_a_hit_where_it_ends(patch: pytest.MonkeyPatch) -> None:
             found[length] |= bool(found[length - 1]) and length * side.tree_size % side.block_size > 0
         return found
 
-    patch.setattr(WindowSide, "safe", anywhere)
+    patch_safe(patch, WindowSide, anywhere)
 
 
 @rule
@@ -80,7 +85,7 @@ def a_missing_state_cuts(patch: pytest.MonkeyPatch) -> None:
         found[2:] |= there[:-1]  # "the one before will do"
         return found
 
-    patch.setattr(RecurrentSide, "safe", safe)
+    patch_safe(patch, RecurrentSide, safe)
     at = Values.at
 
     def near(values: Values, tree_block: int, offset: int = 0) -> int:

@@ -68,6 +68,7 @@ def test_a_window_is_safe_where_all_that_is_read_is_cached(history: int, seed: i
         )
         expected.append(length % side.block_size == 0 and there)
     assert side.safe(list(range(blocks))).tolist() == expected
+    assert [side.safe_at_the_end(list(range(whole))) for whole in range(blocks + 1)] == expected
 
 
 def require_safe_inside(seed: str) -> None:
@@ -107,6 +108,8 @@ def test_a_state_is_safe_where_one_was_kept(history: int, seed: int) -> None:
     for block in kept:
         hang(values, block, None)
     side = RecurrentSide(0, values, 4, Recurrent())
-    assert side.safe(list(range(blocks))).tolist() == [True, *(block in kept for block in range(blocks))]
+    expected = [True, *(block in kept for block in range(blocks))]
+    assert side.safe(list(range(blocks))).tolist() == expected
+    assert [side.safe_at_the_end(list(range(whole))) for whole in range(blocks + 1)] == expected
     hang(values, blocks, 3)
     assert [side.safe_inside(list(range(blocks)), blocks, tokens) for tokens in (1, 2, 3)] == [False, False, True]

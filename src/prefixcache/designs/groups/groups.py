@@ -149,6 +149,8 @@ class Groups:
             partial.takeable = False
             if all(side.safe_inside(blocks, partial.source, partial.tokens) for side in self.sides):
                 return found
+        elif all(side.safe_at_the_end(blocks) for side in self.sides):
+            return found
         size, longest = self.design.block_size, found.tokens + (partial.tokens if partial is not None else 0)
         masks = [side.safe(blocks) for side in self.sides]
         reach = [int(np.flatnonzero(mask)[-1]) * size for mask in masks]

@@ -35,6 +35,9 @@ class RecurrentSide(Side):
         there = self.values.present(tree_blocks)
         return np.concatenate((np.ones(1, dtype=np.bool_), there))
 
+    def safe_at_the_end(self, tree_blocks: Sequence[int]) -> bool:
+        return not tree_blocks or self.values.at(tree_blocks[-1]) != NOTHING
+
     def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
         state = self.values.at(source)
         return state != NOTHING and self.values.covers(state, self.tree_size) == tokens

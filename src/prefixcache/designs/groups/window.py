@@ -49,6 +49,11 @@ class WindowSide(Side):
         """The first entry behind the sinks that the position `length` reads."""
         return max(self.kind.first_read(length) // self.block_size, self._sinks)
 
+    def _read(self, length: int, position: int) -> Sequence[int]:
+        """The entries within the first `length` tokens that a position reads."""
+        entries, begin = length // self.block_size, self._first(position)
+        return (*range(min(self._sinks, entries)), *range(begin, entries)) if self._sinks else range(begin, entries)
+
     # -- safety -------------------------------------------------------------------------------------
 
     def safe(self, tree_blocks: Sequence[int]) -> Present:
@@ -63,6 +68,12 @@ class WindowSide(Side):
         sinks = np.minimum(self._sinks, entries) <= first_missing
         safe: Present = (lengths % self.block_size == 0) & (last_missing[entries] < read_from) & sinks
         return safe
+
+    def safe_at_the_end(self, tree_blocks: Sequence[int]) -> bool:
+        length = len(tree_blocks) * self.tree_size
+        if length % self.block_size:
+            return False
+        return NOTHING not in self.values.at_places(self._places(tree_blocks, self._read(length, length)))
 
     def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
         if self._coarse > 1:
@@ -83,9 +94,8 @@ class WindowSide(Side):
 
     def _read_entries(self, tree_blocks: Sequence[int], inside: int) -> list[tuple[int, int]]:
         """(entry, value) of all that a hit reads of these whole blocks."""
-        entries = len(tree_blocks) * self.tree_size // self.block_size
-        begin = self._first(len(tree_blocks) * self.tree_size + inside)
-        read = (*range(min(self._sinks, entries)), *range(begin, entries))
+        length = len(tree_blocks) * self.tree_size
+        read = self._read(length, length + inside)
         values = self.values.at_places(self._places(tree_blocks, read))
         return [(entry, value) for entry, value in zip(read, values, strict=True) if value != NOTHING]
 

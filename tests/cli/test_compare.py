@@ -77,6 +77,17 @@ def test_json_goes_to_a_file_beside_the_table(command: Command, tmp_path: Path) 
     assert json.loads(target.read_text())["traces"][0]["seed"] == 7
 
 
+def test_a_bad_trace_behind_a_good_one_takes_nothing_of_it_along(command: Command, tmp_path: Path) -> None:
+    good, bad, target = write(tmp_path / "good.jsonl", _turns()), tmp_path / "bad.jsonl", tmp_path / "out.json"
+    bad.write_text("no trace\n")
+    outcome = command("compare", good, bad, "--json", target)
+    assert outcome.status == 2 and "bad.jsonl" in outcome.err
+    whole = command("compare", good, "--json", tmp_path / "alone.json")
+    assert whole.status == 0
+    traces = [json.loads(path.read_text())["traces"] for path in (target, tmp_path / "alone.json")]
+    assert len(traces[0]) == 1 and traces[0] == traces[1]
+
+
 def test_the_same_seed_gives_the_same_rows(command: Command) -> None:
     def rows(seed: int) -> list[dict[str, Any]]:
         found = _document(command, "--requests", 60, "--seed", seed)["rows"]

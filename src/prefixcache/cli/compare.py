@@ -145,18 +145,20 @@ def compare(
     else:
         _refuse({"--trace-block-size": trace_block_size}, "is about a trace; none is given")
         replayed = iter([_built_in(traffic, requests, seed)])
-    compared = []
-    for trace in replayed:  # one after the other, so that one trace is in memory at a time
-        if limit is not None:
-            trace = replace(trace, requests=trace.requests[:limit])
-        with _progress(trace) as advance:
-            compared.append(
-                replay(trace, planned, warm_up=warm_up, outputs=count_output, reference=reference, progress=advance)
-            )
-        if json_file != STANDARD_STREAM:
-            _show(compared[-1], first=len(compared) == 1)
-    if json_file is not None:
-        write("--json", json_file, json.dumps(as_document(compared), indent=2))
+    compared: list[Comparison] = []
+    try:
+        for trace in replayed:  # one after the other, so that one trace is in memory at a time
+            if limit is not None:
+                trace = replace(trace, requests=trace.requests[:limit])
+            with _progress(trace) as advance:
+                compared.append(
+                    replay(trace, planned, warm_up=warm_up, outputs=count_output, reference=reference, progress=advance)
+                )
+            if json_file != STANDARD_STREAM:
+                _show(compared[-1], first=len(compared) == 1)
+    finally:  # a bad trace behind good ones takes nothing of these along
+        if json_file is not None and compared:
+            write("--json", json_file, json.dumps(as_document(compared), indent=2))
 
 
 compare.__doc__ = f"{compare.__doc__}\n{_EXAMPLES}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
@@ -278,3 +280,45 @@ def test_without_workers_the_same_is_done_by_the_caller() -> None:
 def test_numbers_below_one_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(arguments))):
         CopyWorkers(Memory(), **arguments)
+
+
+def test_workers_that_cannot_be_started_refuse_and_leave_the_request_as_it_was() -> None:
+    cache, workers = _cache(), CopyWorkers(Memory(), workers=1)
+    request = _open(cache, 50)
+    usual = threading.stack_size(1 << 40)  # more than there is: no thread can be started
+    try:
+        with pytest.raises(RequestError, match="no copy worker can be started"):
+            workers.submit(request)
+    finally:
+        threading.stack_size(usual)
+    assert request.state == "open" and len(request.copies) == 1
+    assert workers.submit(request).result() is request
+    workers.close()
+    request.abort()
+    _all_is_free_in_the_end(cache)
+
+
+def test_who_waits_at_the_end_of_the_interpreter_is_refused() -> None:
+    """A thread that outlives the main one gets an error, and the interpreter ends."""
+    program = """
+import subprocess
+import sys
+import threading
+from prefixcache import CopyWorkers, KVStore, PrefixCache, RequestError
+cache = PrefixCache("block_trie", block_size=4, capacity=8, partial="copy")
+stored = cache.open(range(8)); stored.computed(8); stored.close()
+workers = CopyWorkers(KVStore(layers=1, blocks=8, block_size=4, width=1), workers=1)
+main = threading.main_thread()
+def late():
+    main.join()
+    for last in (50, 60):
+        request = cache.open([0, 1, 2, last])
+        try:
+            workers.submit(request).result()
+            print("done")
+        except RequestError as error:
+            print(request.state, error)
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.count("open submit: no copy worker can be started") == 2, done

@@ -81,10 +81,11 @@ def test_radix_evicts_first_a_leaf_at_which_no_hit_can_end(group: int, unit: str
     assert cache.books().idle == 6
     cache.check()
     # The most recently used leaf would be next; but here is one whose two blocks nobody can come to.
-    assert cache.evict(1) == 1
+    assert cache.evict(1) == (1 if unit == "tail" else 2)
     cache.check()
-    assert cache.evict(1) == 1
-    cache.check()
+    if unit == "tail":
+        assert cache.evict(1) == 1
+        cache.check()
     assert [cache.probe(end).cached for end in ends] == [8, 16]
     assert [cache.books(index).idle for index in range(3)] == [4, 4, 2]
     cache.evict(1)

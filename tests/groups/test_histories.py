@@ -47,6 +47,8 @@ def make(name: str, rng: random.Random, beside: tuple[int, int] = (10, 40)) -> P
     size, groups = rng.choice(SETS) if rng.random() < 0.6 else drawn(rng)
     options = {} if name in PRESETS else drawn_options(name, size, rng)
     capacity = [rng.randrange(*((10, 40) if isinstance(kind, Full) else beside)) for kind in groups]
+    if "lookahead" in options and (name != "radix" or any(isinstance(kind, Recurrent) for kind in groups)):
+        options["lookahead_by"] = rng.choice(("drop", "key")) if name == "hash_chain" else "drop"
     build = PrefixCache.preset if name in PRESETS else PrefixCache
     return build(name, block_size=size, capacity=capacity, groups=groups, **options)
 

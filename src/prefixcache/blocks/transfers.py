@@ -129,11 +129,17 @@ class CopyWorkers:
             if self._closed:
                 self._places.release()
                 raise RequestError("submit: the copy workers are closed")
+            if self._working < self._workers:
+                try:
+                    self._threads.submit(self._work)  # it waits for this lock before it looks for anything to do
+                except RuntimeError as error:
+                    if not self._working:  # nobody is there to do it
+                        self._places.release()
+                        raise RequestError(f"submit: no copy worker can be started: {error}") from None
+                else:
+                    self._working += 1
             self._underway.add(transfer)
             self._waiting.append(transfer)
-            if self._working < self._workers:
-                self._working += 1
-                self._threads.submit(self._work)
         return transfer
 
     def _work(self) -> None:
@@ -141,7 +147,7 @@ class CopyWorkers:
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._working -= 1
+                    self._working = max(self._working - 1, 0)
                     return
                 transfer = self._waiting.popleft()
             error: BaseException | None = None

@@ -7,115 +7,18 @@ that is brought in for a request can push out what the same request, or another 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefixcache.blocks.retention import Retention
 from prefixcache.cache.books import BlockCounters, Copy, Hit, Planned
 from prefixcache.cache.core import Core
+from prefixcache.cache.plans import Ask, Plan, Room
 from prefixcache.cache.prompts import Asked, next_block
 from prefixcache.designs import Match, Partial, Prompt
-from prefixcache.designs.groups import Groups, SideNeed, SideRoom
+from prefixcache.designs.groups import Groups, SideNeed
 from prefixcache.errors import NoSpace
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Request
-
-
-@dataclass(slots=True)
-class Ask:
-    """One checked call of `open`: nothing in it refers to the caller's data.
-
-    Attributes:
-        reserve: tokens to find room for, None for all.
-        must_fit: refuse unless the whole prompt would fit.
-    """
-
-    asked: Asked
-    retention: Retention
-    read: bool = True
-    store: bool = True
-    reserve: int | None = None
-    must_fit: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Plan:
-    """What an admission would do now.
-
-    Attributes:
-        match: the whole blocks found.
-        partial: the hit inside the next block that will be used, if any.
-        take: the partial's source is taken over in place instead of copied.
-        new: blocks to allocate.
-        need: blocks drawn from free + idle: new ones, matched idle ones, an idle source, and one for each
-            earlier request of the batch that now has to copy what it would have taken over.
-        overruled: these earlier requests.
-        dropped: matched tokens not used because a draft model looks one token ahead.
-        reason: why not more.
-        sides: what the attention groups beside the tree have to give.
-    """
-
-    match: Match
-    partial: Partial | None
-    take: bool
-    new: int
-    need: int
-    overruled: Sequence[Plan] = ()
-    dropped: int = 0
-    reason: str = ""
-    sides: Sequence[SideNeed] = ()
-
-    @property
-    def cached(self) -> int:
-        """Tokens that need not be computed."""
-        return self.match.tokens + (self.partial.tokens if self.partial is not None else 0)
-
-
-@dataclass(slots=True)
-class Room:
-    """What the requests of one batch have claimed so far, out of the room there was when it began.
-
-    Attributes:
-        available: free and idle blocks at the beginning.
-        drawn: of these, what the admitted requests need.
-        claimed: idle blocks among them: matched whole, or sources of hits inside a block.
-        takers: who is going to take over a source in place, by source; None when nobody may any more.
-        sides: the same for the attention groups beside the tree.
-    """
-
-    available: int
-    drawn: int = 0
-    claimed: set[int] = field(default_factory=set)
-    takers: dict[int, Plan | None] = field(default_factory=dict)
-    sides: Sequence[SideRoom] = ()
-
-    @property
-    def left(self) -> int:
-        """Blocks that another request can draw."""
-        return self.available - self.drawn
-
-    def admit(self, plan: Plan, idle_blocks: Sequence[int]) -> None:
-        """Another request of the batch goes ahead.
-
-        The roles: a source that somebody matches whole is copied by all others; else the last one that
-        matches an unused leaf takes it over and the others copy; everything else is copied.
-        """
-        self.drawn += plan.need
-        self.claimed.update(idle_blocks)
-        for side, need in zip(self.sides, plan.sides, strict=True):
-            side.drawn += need.need
-            side.claimed.update(need.idle)
-        for earlier in plan.overruled:
-            assert earlier.partial is not None
-            earlier.take = False
-            earlier.new += 1
-            self.takers[earlier.partial.source] = None
-        if plan.partial is not None:
-            if plan.partial.idle:
-                self.claimed.add(plan.partial.source)
-            if plan.take:
-                self.takers[plan.partial.source] = plan
 
 
 class Admission:
@@ -146,19 +49,34 @@ class Admission:
         """What `admit_batch` would do now with each of these. Changes nothing."""
         core, room, planned = self.core, self.room(), []
         size = core.design.block_size
-        underway = {next_block(live.holding.prompt, live.computed_tokens, size) for live in core.live if live.stores}
+        underway = {
+            next_block(live.holding.prompt, live.computed_tokens, size)
+            for live in core.live
+            if core.stores(live.holding)
+        }
         for ask in asks:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            following = next_block(ask.asked.prompt, plan.match.tokens, size)
-            wait = following is not None and following in underway
+            found = plan.match.tokens + plan.dropped
+            following = next_block(ask.asked.prompt, found, size)
+            wait = following in underway and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
             if fits:
                 room.admit(plan, core.design.idle_blocks(plan.match))
-                if ask.store:
+                if self._publishes(ask):
                     underway.add(following)
             planned.append(Planned(plan.cached, self._drawn(need, plan.sides), fits, wait, plan.reason))
         return planned
+
+    def _publishes(self, ask: Ask) -> bool:
+        return ask.store and not ask.asked.why_not and not self.is_old(ask.asked)
+
+    def _could_reuse(self, plan: Plan, found: int, ask: Ask) -> bool:
+        """Whether the hit would be longer if the block behind `found` tokens were cached too."""
+        options, end = self.core.options, found + self.core.design.block_size
+        if options.lookahead and options.lookahead_by == "drop" and not found:
+            return False  # a single block is the one that is dropped
+        return end < ask.asked.length or (options.partial != "off" and end == ask.asked.length)
 
     def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""
@@ -344,7 +262,7 @@ class Admission:
         design, holding = self.core.design, request.holding
         holding.prompt = ask.asked.prompt
         holding.generation = self.core.generation
-        holding.store = ask.store and not ask.asked.why_not and plan.reason != "old generation"
+        holding.store = self._publishes(ask)
         holding.retention = ask.retention
         holding.step = design.step
         if self.core.groups is not None:

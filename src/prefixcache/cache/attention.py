@@ -25,7 +25,8 @@ def release_groups(core: Core, groups: Groups, request: Request, length: int, in
     unsure = bool(request.pending) or in_flight
     _store(core, groups, request, length, -1 if unsure else computed, ended=not in_flight)
     targets = {(copy.group, copy.target) for copy, _ in request.pending} if in_flight else None
-    request.given_up_in_groups += groups.release(request.holding, computed, targets)
+    written = max(computed - core.design.ahead, 0)
+    request.given_up_in_groups += groups.release(request.holding, written, targets)
     if request.given_up_in_groups:
         core.quarantine.add(request)
 

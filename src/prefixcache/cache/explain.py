@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prefixcache.blocks.retention import Retention
-from prefixcache.cache.admission import Admission, Ask, Plan
+from prefixcache.cache.admission import Admission
+from prefixcache.cache.plans import Ask, Plan
 from prefixcache.cache.prompts import Asked
 from prefixcache.designs import Match, Prompt
 from prefixcache.keys.extras import ID_BYTES, Extras, common_extras

@@ -6,10 +6,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from prefixcache.cache.admission import Admission, Ask
+from prefixcache.cache.admission import Admission
 from prefixcache.cache.attention import computed_in_groups, go_back, release_groups
 from prefixcache.cache.books import Copy
 from prefixcache.cache.core import Core
+from prefixcache.cache.plans import Ask
 from prefixcache.cache.prompts import Asked, locate, refresh
 from prefixcache.cache.request import Pin, Request, extended
 from prefixcache.designs import Holding
@@ -169,7 +170,7 @@ class Lifecycle:
             core, holding = self.core, request.holding
             size = core.design.block_size
             computed = request.computed_tokens
-            full = computed // size
+            full = max(computed - core.design.ahead, 0) // size
             # A private full block that will never be published can be shared by count; others are copied.
             kept = holding.held if self.core.stores(holding) else max(full, holding.held)
             new = -(-request.length // size) - kept
@@ -307,7 +308,8 @@ class Lifecycle:
 
     def _still_written(self, request: Request) -> set[int]:
         """Blocks that work in flight may write: those not fully computed, and targets of unfinished copies."""
-        blocks = set(request.holding.table[request.computed_tokens // self.core.design.block_size :])
+        design = self.core.design
+        blocks = set(request.holding.table[max(request.computed_tokens - design.ahead, 0) // design.block_size :])
         return blocks.union(copy.target for copy, _ in request.pending if copy.group == self.core.tree_group)
 
     def _unshared(self, request: Request, length: int) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 
 from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.retention import PriorityLike, Retention, read_retention
-from prefixcache.cache.admission import Admission, Ask
+from prefixcache.cache.admission import Admission
 from prefixcache.cache.books import Books, Hit, Planned, Stats
 from prefixcache.cache.core import make_core
 from prefixcache.cache.explain import Explainer, Explanation
 from prefixcache.cache.lifecycle import Lifecycle
+from prefixcache.cache.plans import Ask
 from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
 from prefixcache.cache.request import Pin, Request

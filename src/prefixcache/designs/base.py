@@ -159,6 +159,7 @@ class Design(ABC):
     default_eviction: ClassVar[str] = "lru"
     any_priority: bool = False  # priorities beyond 0..100 are allowed
     ahead: int = 0  # tokens behind a block that belong to its identity
+    withheld: int = 0  # of the computed tokens, how many last ones are never published
 
     def __init__(
         self,

@@ -46,6 +46,7 @@ class NaiveDesign(Design):
         "evict_unit": ("tail",),
         "child_limit": (None,),
         "child_hash": (None,),
+        "lookahead_by": ("drop",),
     }
 
     def __init__(self, *args: Any) -> None:

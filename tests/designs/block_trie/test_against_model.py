@@ -10,8 +10,9 @@ import pytest
 from pytest import MonkeyPatch
 
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
-from prefixcache.cache.admission import Admission, Room
+from prefixcache.cache.admission import Admission
 from prefixcache.cache.lifecycle import Lifecycle
+from prefixcache.cache.plans import Room
 from prefixcache.designs.block_trie import queues
 from prefixcache.designs.block_trie.design import BlockTrieDesign
 from prefixcache.designs.block_trie.kept import KeptTables

@@ -53,6 +53,7 @@ class BlockTrieDesign(Design):
         "visibility": ("computed",),
         "evict_unit": ("tail",),
         "child_hash": (None,),
+        "lookahead_by": ("drop",),
         "evict_from": ("leaves", "anywhere"),
         "media": ("token", "block"),
         "tails": ("longest", "all"),

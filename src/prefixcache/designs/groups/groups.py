@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from prefixcache.designs.groups.recurrent import RecurrentSide
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Stored, Wanted
 from prefixcache.designs.groups.values import Values
 from prefixcache.designs.groups.window import WindowSide
-from prefixcache.errors import NoSpace
+from prefixcache.errors import NoSpace, OptionError
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES
 
@@ -115,7 +116,15 @@ class Groups:
         if isinstance(kind, Window):
             return WindowSide(group, values, size, kind)
         assert isinstance(kind, Recurrent)
-        return RecurrentSide(group, values, size, kind)
+        if self.design.withheld:
+            raise OptionError(
+                f"groups[{group}] is {kind}: with lookahead_by='key' {self.design.name} stores a block a step after "
+                "its state has moved on; expected lookahead_by='drop'"
+            )
+        unit = lcm(size, *(other.block_size or size for other in self.kinds if isinstance(other, Window)))
+        options = self.design.options
+        behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
+        return RecurrentSide(group, values, size, kind, unit, behind)
 
     def _freed(self, blocks: Sequence[int]) -> None:
         """These blocks of the tree are in it no more."""
@@ -129,8 +138,13 @@ class Groups:
         self.design.left_bare(blocks)
 
     def _ends_a_hit(self, block: int) -> bool:
-        """Whether every group has what is read of this block of the tree where a hit ends with it."""
-        return all(values.at(block, values.per_block - 1) != NOTHING for values in self._at_the_end)
+        """Whether every group has what a hit reads of this block of the tree that ends with it, or inside it."""
+        for values in self._at_the_end:
+            if values.at(block, values.per_block - 1) == NOTHING:
+                parts = range(values.per_block - 1) if self.design.options.partial != "off" else ()
+                if all(values.at(block, offset) == NOTHING for offset in parts):
+                    return False
+        return True
 
     # -- lookup -----------------------------------------------------------------------------------
 
@@ -279,13 +293,16 @@ class Groups:
                 yield side.group, wanted
 
     def release(
-        self, holding: Holding, computed: int, targets: set[tuple[int, int]] | None
+        self, holding: Holding, written: int, targets: set[tuple[int, int]] | None
     ) -> list[tuple[Side, list[int]]]:
-        """The request ends: let everything go. In flight (`targets` of copies given) some is quarantined: returned."""
+        """The request ends: let everything go. In flight (`targets` of copies given) some is quarantined: returned.
+
+        `written`: tokens whose KV no step writes any more.
+        """
         quarantined = []
         for side, table in zip(self.sides, holding.sides, strict=True):
             own = None if targets is None else {block for group, block in targets if group == side.group}
-            held = side.release(table, computed, own)
+            held = side.release(table, written, own)
             if held:
                 side.values.pool.quarantine(held)
                 quarantined.append((side, held))

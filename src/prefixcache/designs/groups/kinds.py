@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from prefixcache.errors import OptionError, whole_number
 
+_MOST = 2**31 - 1  # tokens of a window, of a block and between two states
+
 
 @dataclass(frozen=True, slots=True)
 class Full:
@@ -37,10 +39,10 @@ class Window:
     block_size: int | None = None
 
     def __post_init__(self) -> None:
-        whole_number(self.size, "Window: size", 1)
-        whole_number(self.sinks, "Window: sinks")
+        object.__setattr__(self, "size", whole_number(self.size, "Window: size", 1, _MOST))
+        object.__setattr__(self, "sinks", whole_number(self.sinks, "Window: sinks", 0, _MOST))
         if self.block_size is not None:
-            whole_number(self.block_size, "Window: block_size", 1)
+            object.__setattr__(self, "block_size", whole_number(self.block_size, "Window: block_size", 1, _MOST))
 
     def first_read(self, length: int) -> int:
         """The first position behind the sinks that the position `length` reads."""
@@ -65,7 +67,7 @@ class Recurrent:
 
     def __post_init__(self) -> None:
         if self.interval is not None:
-            whole_number(self.interval, "Recurrent: interval", 1)
+            object.__setattr__(self, "interval", whole_number(self.interval, "Recurrent: interval", 1, _MOST))
 
     def __str__(self) -> str:
         return "recurrent state"

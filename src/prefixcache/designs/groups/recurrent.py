@@ -11,6 +11,7 @@ at the end of the request. Only where a step ends can it be kept: the steps of a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 
 import numpy as np
 
@@ -21,13 +22,23 @@ from prefixcache.designs.groups.values import Present, Values
 
 
 class RecurrentSide(Side):
-    """See the module. The table of a request has one entry: the state it works on."""
+    """See the module. The table of a request has one entry: the state it works on.
+
+    Args:
+        unit: hits end at multiples of it, if they do not end inside a block.
+        behind: tokens that a draft model leaves at the end of a match: the hit ends that much earlier.
+    """
 
     reason = "no checkpoint"
 
-    def __init__(self, group: int, values: Values, tree_size: int, kind: Recurrent) -> None:
+    def __init__(
+        self, group: int, values: Values, tree_size: int, kind: Recurrent, unit: int | None = None, behind: int = 0
+    ) -> None:
         super().__init__(group, values, tree_size)
         self.kind = kind
+        self._unit = unit or tree_size
+        self._behind = behind
+        self._interval = lcm(kind.interval, self._unit) if kind.interval else 0
 
     # -- safety -------------------------------------------------------------------------------------
 
@@ -74,11 +85,12 @@ class RecurrentSide(Side):
 
     def checkpoints(self, table: SideTable, begin: int, end: int) -> list[int]:
         """The lengths within (begin, end] at which a state is worth keeping, ascending."""
-        last = (table.prompt_length - 1) // self.tree_size * self.tree_size
-        found = {length for length in (last, table.branch) if begin < length <= end}
-        if self.kind.interval:
-            first = (begin // self.kind.interval + 1) * self.kind.interval
-            found.update(range(first, end + 1, self.kind.interval))
+        last = (table.prompt_length - 1) // self._unit * self._unit
+        earlier = (last - self._behind) // self._unit * self._unit
+        found = {length for length in (last, earlier, table.branch) if begin < length <= end}
+        if self._interval:
+            first = (begin // self._interval + 1) * self._interval
+            found.update(range(first, end + 1, self._interval))
         return sorted(found)
 
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
@@ -86,6 +98,8 @@ class RecurrentSide(Side):
         rest = length % self.tree_size
         if not length or length != stored.computed or table.owned[0] or self.values.pool.shared(state):
             return []
+        if length % self._unit and self._unit > self.tree_size:
+            return []  # a window of coarser blocks ends no hit here
         if not stored.ended:
             worth = self.checkpoints(table, length - 1, length)
             if rest or not worth or not self.values.available:  # one more block is needed to go on with
@@ -104,7 +118,7 @@ class RecurrentSide(Side):
         table.blocks[0], table.owned[0] = self.values.allocate(1)[0], False
         return [Wanted(Source(self, kept, private=False), table.blocks[0], 1)]
 
-    def written_from(self, computed: int) -> int:
+    def written_from(self, written: int) -> int:
         return 0
 
     def fork_needs(self, table: SideTable) -> int:

@@ -123,7 +123,7 @@ class SideTable:
 
 
 class Side(ABC):
-    """The work of one group. Called by `GroupedDesign`, under the cache's lock.
+    """The work of one group. Called by `Groups`, under the cache's lock.
 
     Args:
         group: its index among the groups of the cache.
@@ -192,10 +192,11 @@ class Side(ABC):
     def move_on(self, table: SideTable, length: int) -> list[Wanted]:
         """`length` tokens are computed: let go of what no later position reads; what must be copied to go on."""
 
-    def release(self, table: SideTable, computed: int, targets: set[int] | None) -> list[int]:
+    def release(self, table: SideTable, written: int, targets: set[int] | None) -> list[int]:
         """Let everything go, tail first; returned are private blocks that unfinished work may still write.
 
-        `targets`: of copies that may be under way when the request is released in flight, else None.
+        `written`: tokens whose KV no step writes any more; `targets`: of copies that may be under way when the request
+        is released in flight, else None.
         """
         blocks, owned = table.blocks, table.owned
         entries = [entry for entry in range(len(blocks) - 1, -1, -1) if blocks[entry] != NOTHING]
@@ -203,7 +204,7 @@ class Side(ABC):
         private = [(entry, blocks[entry]) for entry in entries if not owned[entry]]
         held: list[int] = []
         if targets is not None:
-            begin = self.written_from(computed)
+            begin = self.written_from(written)
             held = [block for entry, block in private if entry >= begin or block in targets]
             private = [(entry, block) for entry, block in private if entry < begin and block not in targets]
         self.values.pool.give([block for _, block in private])
@@ -212,8 +213,8 @@ class Side(ABC):
         return held
 
     @abstractmethod
-    def written_from(self, computed: int) -> int:
-        """The first entry that a step behind `computed` tokens writes."""
+    def written_from(self, written: int) -> int:
+        """The first entry that a step behind so many tokens writes."""
 
     @abstractmethod
     def fork_needs(self, table: SideTable) -> int:

@@ -187,8 +187,8 @@ class WindowSide(Side):
         for entry in entries:
             blocks[entry], owned[entry] = NOTHING, False
 
-    def written_from(self, computed: int) -> int:
-        return computed // self.block_size
+    def written_from(self, written: int) -> int:
+        return written // self.block_size
 
     def fork_needs(self, table: SideTable) -> int:
         return sum(1 for _ in table.private())
@@ -228,12 +228,20 @@ class WindowSide(Side):
         returning = self._returning(table, holding, back)
         if returning is None:
             return -1
-        whole, rest = divmod(back.length, self.block_size)
-        new = max(self._covered(table, back.length) - whole, 0)
-        if new and rest and not (whole in dict(returning) or self._must_stay(table, whole, back.computed)):
-            new -= 1
+        back_again = dict(returning)
+        kept = [
+            entry
+            for entry in self._written_again(table, back)
+            if entry not in back_again and not self._must_stay(table, entry, back.computed)
+        ]
+        new = self._covered(table, back.length) - self._written_again(table, back).start - len(kept)
         # What it pins again cannot make room.
         return new + sum(self.values.is_idle(value) for _, value in returning) if new else 0
+
+    def _written_again(self, table: SideTable, back: Back) -> range:
+        """The entries that hold kept tokens and positions that are written after going back."""
+        stop = min(-(-back.length // self.block_size), len(table.blocks))
+        return range(min(back.after // self.block_size, stop), stop)
 
     def _covered(self, table: SideTable, length: int) -> int:
         """Entries that are left of a table as far as the tree's reaches when it is cut to `length` tokens."""
@@ -249,16 +257,22 @@ class WindowSide(Side):
         for entry, value in self._returning(table, holding, back) or ():
             self.values.pin((value,))
             table.blocks[entry], table.owned[entry] = value, True
-        whole, rest = divmod(back.length, self.block_size)
-        keep, covered = whole + (rest > 0), self._covered(table, back.length)
+        again, covered = self._written_again(table, back), self._covered(table, back.length)
+        keep = again.stop
         self._give_up(table, range(len(table.blocks) - 1, keep - 1, -1))
         del table.blocks[keep:], table.owned[keep:]
         table.first = min(table.first, self._first(back.after))
-        table.settled = min(table.settled, whole)
+        table.settled = min(table.settled, again.start)
         wanted = []
-        if rest and whole < len(table.blocks) and self._must_stay(table, whole, back.computed):
-            source = Source(self, table.blocks[whole], private=not table.owned[whole])
-            table.blocks[whole], table.owned[whole] = self.values.allocate(1)[0], False
-            wanted = [Wanted(source, table.blocks[whole], min(rest, back.computed - whole * self.block_size))]
+        for entry in again:
+            if not self._must_stay(table, entry, back.computed):
+                continue
+            source = Source(self, table.blocks[entry], private=not table.owned[entry])
+            table.blocks[entry], table.owned[entry] = self.values.allocate(1)[0], False
+            tokens = min(back.after - entry * self.block_size, self.block_size)
+            if tokens > 0:
+                wanted.append(Wanted(source, table.blocks[entry], tokens))
+            else:
+                self.let_go(source)
         self.extend(table, covered * self.block_size)
         return wanted

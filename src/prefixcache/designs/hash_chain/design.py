@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from prefixcache.blocks.eviction import POLICIES, read_policy
@@ -92,7 +93,10 @@ class HashChainDesign(Design):
         found, self.lookups = self._search(keys, min(limit // self.block_size, len(keys)), self._is_cached)
         parts = self._index.parts(keys, 0, found)
         if self._content is not None:
-            return _shortened(parts, self._content.confirmed(prompt, parts))
+            confirmed = self._content.confirmed(prompt, parts)
+            if self._unseen is not None and self._unseen.keys:  # a search may have jumped over such a key
+                confirmed = sum(1 for _ in takewhile(self._is_seen, keys[:confirmed]))
+            return _shortened(parts, confirmed)
         if found and (not parts or parts[-1][2] < found):
             raise InvariantError("a key is cached without the keys before it: no search can be trusted")
         return parts

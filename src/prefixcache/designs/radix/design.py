@@ -46,7 +46,8 @@ class RadixDesign(Design):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         options = self.options
-        self.ahead = int(options.lookahead and options.lookahead_by == "key")
+        # The KV of the last computed token waits for the one behind it.
+        self.ahead = self.withheld = int(options.lookahead and options.lookahead_by == "key")
         self._partial = options.partial != "off" and self.block_size > 1
         self._tree = RadixTree(self.block_size, self.ahead, options.child_hash)
         self._hash = PageHash(options.hash, self.block_size, self.ahead)
@@ -103,7 +104,7 @@ class RadixDesign(Design):
          go back, the table moves      these blocks from now on
         """
         size = self.block_size
-        length -= self.ahead  # the KV of the last computed token waits for the one behind it
+        length -= self.withheld
         start, end = holding.held * size, length - length % size
         moves = self._store(holding, start, end) if end > start else Moves()
         end = max(start, end)
@@ -276,6 +277,7 @@ class RadixDesign(Design):
     def _unpin(self, node: Node, until: Node | None) -> None:
         """One user less, tail first; what nobody uses any more becomes idle."""
         tick, takes_all, by_release = self._standing.tick, self._idle.takes_all, not self._standing.by_use
+        watched = self._bare.watched
         timed = self._standing.timed
         while node is not until and node.parent is not None:
             if node.pins <= 0:
@@ -289,6 +291,8 @@ class RadixDesign(Design):
                     self._standing.idle(node, self.clock())
                 if takes_all or not node.children:
                     self._idle.add(node)
+                if watched and not node.children:
+                    self._bare.note(node)
             node = node.parent
 
     def _cut_at_prompt(self, holding: Holding, end: int) -> None:
@@ -310,15 +314,14 @@ class RadixDesign(Design):
 
     def _evict(self, blocks: int) -> int:
         gone, whole = 0, self.options.evict_unit == "node"
-        while gone < blocks and (bare := self._bare.take(blocks - gone) if self._bare else None) is not None:
-            self.pool.give(self._cut_off(*bare))
-            gone += bare[1]
         while gone < blocks:
             try:
-                node = self._idle.pop() if whole else self._idle.peek()
+                node = self._idle.peek()
             except LookupError:
                 break
             pages = len(node.blocks) if whole else min(len(node.blocks), blocks - gone)
+            if self._bare and node not in self._idle.stale:
+                node, pages = self._bare.take(blocks - gone, whole) or (node, pages)
             self.pool.give(self._cut_off(node, pages))
             gone += pages
         return gone
@@ -344,6 +347,8 @@ class RadixDesign(Design):
         parent = self._tree.detach(node)
         if not parent.children and parent.parent is not None and not parent.pins and not self._idle.takes_all:
             self._idle.add(parent)
+        if self._bare.watched:
+            self._bare.note(parent)
         return node.blocks
 
     def _trim(self, node: Node, pages: int) -> array[int]:
@@ -353,6 +358,8 @@ class RadixDesign(Design):
         self._idle_blocks -= pages
         gone = self._tree.shorten(node, keep)
         self._idle.rerank(node)
+        if self._bare.watched:
+            self._bare.note(node)
         return gone
 
     def _report_removed(self, node: Node, from_page: int) -> None:

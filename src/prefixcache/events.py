@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, dataclass
 from typing import TypeAlias
 
+from prefixcache.errors import TokenError
 from prefixcache.keys.scope import Scope
-from prefixcache.keys.tokens import TokenLike, as_tokens, to_tuple
+from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens, to_tuple
 
 
 class Stored:
@@ -39,7 +40,10 @@ class Stored:
         put = object.__setattr__
         put(self, "keys", keys)
         put(self, "parent", parent)
-        put(self, "_tokens", tokens if isinstance(tokens, bytes) else as_tokens(tokens))
+        buffer = tokens if isinstance(tokens, bytes) else as_tokens(tokens)
+        if len(buffer) % TOKEN_BYTES:
+            raise TokenError(f"tokens are {len(buffer)} bytes: expected {TOKEN_BYTES} for each token")
+        put(self, "_tokens", buffer)
         put(self, "scope", scope)
         put(self, "group", group)
 
@@ -56,6 +60,9 @@ class Stored:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise FrozenInstanceError(f"cannot assign to {name}: an event does not change")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete {name}: an event does not change")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stored) and self._all() == other._all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_what_is_written_through_a_table_is_read_through_it() -> None:
     assert (store.memory[:, :, 3, 3] == states[:, :, 0]).all()
     assert (store.memory[:, :, 0] == states[:, :, 1:5]).all()
     assert (store.memory[:, :, 1, 1:] == before[:, :, 1, 1:]).all()
-    with pytest.raises(IndexError):
+    with pytest.raises(OptionError, match="the table covers 4"):
         store.write([3], 3, states)
 
 
@@ -113,3 +114,44 @@ def test_other_threads_run_while_a_block_is_copied(tokens: int) -> None:
 @pytest.mark.parametrize("_", [0] if getattr(sys, "_is_gil_enabled", lambda: True)() else [])
 def test_other_threads_do_not_run_where_the_interpreter_works(_: int) -> None:
     assert not _others_run_during(lambda: sum(range(20_000)))
+
+
+@pytest.mark.parametrize(
+    ("table", "start", "stop", "says"),
+    [
+        ([1, 2], -2, 2, "positions -2"),
+        ([1, 2], 0, 9, "the table covers 8"),
+        ([-1, 2], 0, 4, "blocks -1"),
+        ([1, 16], 4, 6, "blocks 16"),
+        ([1.9], 0, 2, "block ids"),
+        ([[1, 2]], 0, 2, "block ids"),
+    ],
+)
+def test_places_that_are_not_there_are_refused(table: Any, start: int, stop: int, says: str) -> None:
+    store = KVStore(layers=2, blocks=16, block_size=4, width=3)
+    states = np.ones((2, 2, stop - start, 3))
+    with pytest.raises(OptionError, match=says):
+        store.write(table, start, states)
+    with pytest.raises(OptionError, match=says):
+        store.read(table, start, stop)
+    assert not store.memory.any()
+
+
+def test_what_a_window_has_given_up_need_not_be_there_to_read_the_rest() -> None:
+    store = KVStore(layers=1, blocks=4, block_size=2, width=1)
+    store.write([-1, 3], 2, np.ones((1, 2, 2, 1)))
+    assert store.read([-1, 3], 2, 4).sum() == 4
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 3), (2, 1, 2, 3), (2, 2, 2, 1), (2, 2, 2), (12,)])
+def test_states_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    store = KVStore(layers=2, blocks=4, block_size=4, width=3)
+    with pytest.raises(OptionError, match="states are of shape"):
+        store.write([0], 0, np.ones(shape))
+    assert not store.memory.any()
+
+
+@pytest.mark.parametrize("dtype", ["nope", object, "S3", "U2", "datetime64[s]"])
+def test_a_type_that_is_no_number_is_refused(dtype: Any) -> None:
+    with pytest.raises(OptionError, match="type of numbers"):
+        KVStore(layers=1, blocks=1, block_size=1, width=1, dtype=dtype)

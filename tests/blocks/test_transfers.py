@@ -322,3 +322,9 @@ threading.Thread(target=late).start()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.count("open submit: no copy worker can be started") == 2, done
+
+
+@pytest.mark.parametrize("given", [None, 3, [], "request"])
+def test_what_is_no_request_is_refused(given: Any) -> None:
+    with CopyWorkers(Memory()) as workers, pytest.raises(OptionError, match="no request"):
+        workers.submit(given)

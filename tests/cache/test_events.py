@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from prefixcache import DESIGNS, PrefixCache, Scope, Stored
+from prefixcache import DESIGNS, PrefixCache, Scope, Stored, TokenError
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -48,3 +48,12 @@ def test_an_event_does_not_change_and_says_what_it_is() -> None:
     match event:
         case Stored(keys, parent, tokens):
             assert (keys, parent, tokens) == ((b"a",), None, (1, 2))
+
+
+def test_a_broken_buffer_is_refused_and_nothing_is_deleted() -> None:
+    with pytest.raises(TokenError, match="3 bytes"):
+        Stored((b"a",), None, b"abc", Scope())
+    event = Stored((b"a",), None, (1, 2), Scope())
+    with pytest.raises(FrozenInstanceError):
+        del event.keys
+    assert event.keys == (b"a",)

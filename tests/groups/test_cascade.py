@@ -135,3 +135,84 @@ def test_eviction_of_a_leaf_that_can_end_a_hit_again_is_noticed(monkeypatch: pyt
     monkeypatch.setattr(Groups, "_ends_a_hit", lambda *_: False)
     with pytest.raises(AssertionError):
         test_radix_keeps_what_is_in_use_and_what_got_its_value_back()
+
+
+def test_a_state_inside_a_leaf_does_not_keep_what_grew_behind_it() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=16, groups=[Full(), Recurrent()])
+    long = compute(cache.open(range(9)))  # a state after 8 tokens
+    compute(cache.open(range(101, 110))).close()
+    for token in range(10, 16):
+        long.append(token)
+    long.computed(14)
+    long.close()  # the answer fills a block, at whose end no state was kept
+    assert cache.books().idle == 5
+    assert cache.evict(1) == 1
+    assert [cache.probe(range(first, first + 9)).cached for first in (0, 101)] == [8, 8]
+    cache.check()
+
+
+def test_a_trunk_at_which_no_hit_can_end_goes_with_its_last_child() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=32, groups=[Full(), Window(4)], eviction="priority")
+    compute(cache.open([*range(16), *[100] * 9], priority=[(0, 16, 90, None), (16, None, 10, None)])).close()
+    compute(cache.open(range(201, 210), priority=50)).close()
+    cache.evict(4, group=1)  # the window blocks of the trunk, which were let go of first
+    assert cache.evict(2) == 2  # the answer: the least priority
+    assert cache.evict(4) == 4  # then the trunk, whatever its priority
+    assert cache.probe(range(201, 210)).cached == 8
+    cache.check()
+
+
+def test_what_is_in_use_when_its_turn_comes_is_looked_at_again() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=16, groups=[Full(), Window(4)], eviction="mru")
+    for first in (1, 101):
+        compute(cache.open(range(first, first + 9))).close()
+    cache.evict(2, group=1)  # of the first prompt
+    user = cache.open(range(1, 10))  # finds nothing; its blocks move onto those in the tree
+    user.computed(3)
+    pin = cache.pin(range(101, 110))
+    assert cache.evict(1) == 1
+    pin.release()
+    user.abort()
+    cache.evict(1)
+    assert cache.probe(range(101, 110)).cached == 8
+    cache.check()
+
+
+def test_eviction_from_a_bare_leaf_looks_at_what_it_evicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = PrefixCache("radix", block_size=1, capacity=2000, groups=[Full(), Window(4)])
+    compute(cache.open(range(1000))).close()
+    cache.evict(ALL, group=1)
+    looked: list[int] = []
+    ends_a_hit = Groups._ends_a_hit
+    monkeypatch.setattr(Groups, "_ends_a_hit", lambda groups, block: looked.append(block) or ends_a_hit(groups, block))
+    cache._core.design._bare._ends_a_hit = cache._core.groups._ends_a_hit
+    for _ in range(50):
+        assert cache.evict(1) == 1
+    assert len(looked) <= 150
+
+
+def test_old_weights_leave_before_a_bare_leaf() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=16, groups=[Full(), Window(4)])
+    compute(cache.open(range(1, 10))).close()
+    cache.new_generation()
+    compute(cache.open(range(101, 110))).close()
+    cache.evict(ALL, group=1)
+    assert cache.evict(2) == 2
+    assert cache.probe(range(101, 110)).reason == "anchor missing"
+
+
+def test_a_hit_inside_a_block_keeps_it_from_being_bare() -> None:
+    cache = PrefixCache(
+        "radix", block_size=4, capacity=16, groups=[Full(), Window(3, block_size=2)], partial="copy", eviction="mru"
+    )
+    compute(cache.open(range(1, 10))).close()
+    user = cache.open([*range(1, 7), 99])  # its end, in the middle of the second block, is used once more
+    assert user.cached == 6
+    user.copied()
+    user.abort()
+    assert cache.evict(3, group=1) == 3  # the other three, that of the second half of the second block among them
+    assert cache.probe([*range(1, 7), 99]).cached == 6
+    compute(cache.open(range(101, 110))).close()
+    assert cache.evict(1) == 1  # the most recently used
+    assert cache.probe([*range(1, 7), 99]).cached == 6
+    assert cache.probe(range(101, 110)).cached < 8

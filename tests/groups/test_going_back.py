@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from prefixcache import DESIGNS, Full, PrefixCache, Recurrent, Window
+from prefixcache import DESIGNS, Full, OptionError, PrefixCache, Recurrent, Window
 
 ALL = 2**31 - 1
 
@@ -73,3 +74,42 @@ def test_the_source_of_a_hit_inside_a_block_stays_in_every_group_until_it_is_cop
     request.copied()
     assert cache.evict(ALL, group=1) == 1
     cache.check()
+
+
+@pytest.mark.parametrize(("design", "own"), [("radix", None), ("hash_chain", None), ("hash_chain", 2)])
+@pytest.mark.parametrize("length", [8, 9, 11, 12])
+def test_what_a_draft_model_makes_write_again_is_a_private_copy(design: str, own: int | None, length: int) -> None:
+    cache = PrefixCache(
+        design, block_size=4, capacity=20, groups=[Full(), Window(8, block_size=own)], lookahead=1, lookahead_by="key"
+    )
+    request = cache.open(range(13))
+    request.computed(13)
+    findable = cache.open([*range(13), 99])
+    read = [table.tolist() for table in findable.tables]
+    findable.abort()
+    request.rewind(length)
+    size = own or 4
+    assert request.computed_tokens == length - 1
+    written = request.tables[1][(length - 1) // size]  # its last position is written again
+    assert written not in read[1], "a block that others read"
+    rest = (length - 1) % size
+    assert [copy.tokens for copy in request.copies if copy.group == 1] == ([rest] if rest else [])
+    request.copied()
+    request.append([98, 97])
+    request.computed(request.length)
+    again = cache.open([*range(13), 99])
+    assert [table.tolist()[: 12 // 4] for table in again.tables[:1]] == [read[0][: 12 // 4]]
+    cache.check()
+
+
+def test_a_window_in_use_keeps_its_size_whatever_integer_it_was_given_as() -> None:
+    for given in (np.uint32(8), np.uint8(8), np.int64(8)):
+        cache = PrefixCache("radix", block_size=4, capacity=8, groups=[Full(), Window(given, block_size=np.uint8(4))])
+        request = cache.open(range(6))
+        request.computed(1)
+        assert request.tables[1].tolist() == [0, 1]
+        assert cache.groups[1] == Window(8, block_size=4)
+    states = PrefixCache("radix", block_size=4, capacity=8, groups=[Full(), Recurrent(np.uint8(8))])
+    assert states.open(range(25)).checkpoints == (8, 16, 24)
+    with pytest.raises(OptionError, match="size"):
+        Window(2**70)

@@ -286,3 +286,26 @@ def test_groups_that_cannot_be_are_refused_with_what_is_wrong(groups: Any, says:
 def test_a_capacity_that_fits_no_groups_is_refused(capacity: Any) -> None:
     with pytest.raises(ValueError, match="capacity"):
         make("radix", Window(8), capacity=capacity)
+
+
+def test_states_that_a_radix_tree_could_never_hang_are_refused() -> None:
+    with pytest.raises(ValueError, match="lookahead_by='drop'"):
+        PrefixCache("radix", block_size=4, capacity=8, groups=[Full(), Recurrent()], lookahead=1)
+
+
+@pytest.mark.parametrize("design", ["radix", "hash_chain", "block_trie", "digest_chain", "naive"])
+@pytest.mark.parametrize("options", [{"lookahead": 1, "lookahead_by": "drop"}, {"backoff": 3}])
+def test_a_state_is_kept_where_a_draft_model_lets_the_hit_end(design: str, options: dict[str, Any]) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=32, groups=[Full(), Recurrent()], **options)
+    compute(cache.open(range(23))).close()
+    assert cache.probe(range(23)).cached >= 16  # more where an unfilled end is kept, with its state
+
+
+@pytest.mark.parametrize("design", ["radix", "hash_chain", "block_trie", "digest_chain", "naive"])
+def test_states_are_kept_where_coarser_windows_let_hits_end(design: str) -> None:
+    groups = [Full(), Window(16, block_size=16), Recurrent(4)]
+    cache = PrefixCache(design, block_size=4, capacity=32, groups=groups)
+    request = cache.open(range(39))
+    assert request.checkpoints == (16, 32)
+    compute(request).close()
+    assert cache.probe(range(39)).cached == 32

@@ -94,7 +94,7 @@ def _next_block(prompt: Prompt, generation: int, done: int, size: int) -> Any:
 
 
 def _waits(world: World, prompts: list[Prompt], asks: list[dict[str, Any]], planned: list[Planned]) -> list[bool]:
-    """Who had better wait, by definition: who could reuse its next block, which a request that keeps it is computing."""
+    """Who had better wait, by definition: who could reuse its next block, which one that keeps it is computing."""
     size, inside = world.setup.block_size, world.cache.options.partial != "off"
     computing = {
         _next_block(s.prompt, s.generation, s.request.computed_tokens, size) for s in world.live.values() if s.store
@@ -168,7 +168,9 @@ def _plan_and_open(world: World, choose: Choose) -> None:
     planned = world.cache.plan(asks)
     assert world.cache.plan(asks) == planned
     world.checks.same(before, "a plan")
-    if not (world.cache.options.lookahead or world.cache.options.backoff):  # what these take off a hit has its own tests
+    if not (
+        world.cache.options.lookahead or world.cache.options.backoff
+    ):  # what these take off a hit has its own tests
         assert [plan.wait for plan in planned] == _waits(world, prompts, asks, planned), planned
     for place, request in _as_planned(world.cache, planned, asks):
         world.handles += 1

@@ -36,6 +36,17 @@ class BlockMemory(Protocol):
         ...
 
 
+def _numbers(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A checked type of numbers."""
+    try:
+        read = np.dtype(dtype)
+    except TypeError:
+        read = np.dtype(object)
+    if read.hasobject or read.kind in "SUmM":
+        raise OptionError(f"dtype is {dtype!r}: expected a type of numbers such as numpy.float16")
+    return read
+
+
 class KVStore:
     """Keys and values of every block of every layer, in one numpy array that is made once.
 
@@ -51,7 +62,7 @@ class KVStore:
         memory: the array, of shape (layers, 2, blocks, block_size, width), keys before values. It starts as zeros,
             which cost no memory until they are written.
 
-    Raises `OptionError` for sizes below 1.
+    Raises `OptionError` for sizes below 1 and for a `dtype` that is no type of numbers.
     """
 
     def __init__(
@@ -67,7 +78,7 @@ class KVStore:
         self.group = whole_number(group, "group")
         sizes = {"layers": layers, "blocks": blocks, "block_size": block_size, "width": width}
         layers, blocks, block_size, width = (whole_number(size, name, least=1) for name, size in sizes.items())
-        self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), dtype)
+        self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), _numbers(dtype))
 
     @property
     def block_bytes(self) -> int:
@@ -102,18 +113,35 @@ class KVStore:
     def write(self, block_table: npt.ArrayLike, start: int, states: npt.ArrayLike) -> None:
         """Write the KV of positions from `start` on, shape (layers, 2, positions, width), where the table says.
 
-        O(numbers written). Raises `IndexError` for positions outside of the table.
+        O(numbers written). Raises `OptionError` for positions outside of the table, for blocks that the store does not
+        have (-1 in the table of a window is none), and for another shape; nothing is written then.
         """
         states = np.asarray(states)
+        layers, halves, _, _, width = self.memory.shape
+        if states.ndim != 4 or (*states.shape[:2], states.shape[3]) != (layers, halves, width):
+            raise OptionError(f"states are of shape {states.shape}: expected ({layers}, {halves}, positions, {width})")
         blocks, offsets = self._places(block_table, start, start + states.shape[2])
         self.memory[:, :, blocks, offsets] = states
 
     def read(self, block_table: npt.ArrayLike, start: int, stop: int) -> npt.NDArray[Any]:
-        """The KV of positions start..stop of a table, a copy of shape (layers, 2, stop - start, width)."""
+        """The KV of positions start..stop of a table, a copy of shape (layers, 2, stop - start, width).
+
+        Raises `OptionError` for positions outside of the table and for blocks that the store does not have.
+        """
         blocks, offsets = self._places(block_table, start, stop)
         return np.asarray(self.memory[:, :, blocks, offsets])
 
     def _places(self, block_table: npt.ArrayLike, start: int, stop: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        table, block_size = np.asarray(block_table), self.memory.shape[3]
+        if table.ndim != 1 or (table.size and table.dtype.kind not in "iu"):
+            raise OptionError(f"block_table is {block_table!r}: expected block ids, one for each block of tokens")
+        if not 0 <= start <= stop <= len(table) * block_size:
+            raise OptionError(f"positions {start} to {stop}: the table covers {len(table) * block_size}")
         positions = np.arange(start, stop)
-        block_size = self.memory.shape[3]
-        return np.asarray(block_table, dtype=np.int64)[positions // block_size], positions % block_size
+        blocks = table.astype(np.int64)[positions // block_size]
+        if blocks.size and not 0 <= blocks.min() <= blocks.max() < self.memory.shape[2]:
+            raise OptionError(
+                f"positions {start} to {stop} lie in blocks {blocks.min()} to {blocks.max()}, "
+                f"expected blocks from 0 to {self.memory.shape[2] - 1}"
+            )
+        return blocks, positions % block_size

@@ -18,7 +18,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from prefixcache.blocks.kv_store import BlockCopy, BlockMemory
-from prefixcache.errors import RequestError, whole_number
+from prefixcache.errors import OptionError, RequestError, whole_number
 
 
 class Copying(Protocol):
@@ -121,8 +121,11 @@ class CopyWorkers:
         """Hand over the copies of an admitted request; waits for a place, not for the copies.
 
         The request is `copied` when they are done, `aborted` when they fail. Without copies it is done the same way.
-        Raises `RequestError` when the workers are closed; the request is then as it was.
+        Raises `RequestError` when the workers are closed or no thread can be started, and `OptionError` for what is no
+        request; the request is then as it was. Not from inside a copy: a worker cannot wait for its own place.
         """
+        if not (hasattr(request, "copied") and hasattr(request, "abort")):
+            raise OptionError(f"submit: {request!r} is no request with copies")
         transfer = Transfer(request)
         self._places.acquire()
         with self._lock:  # a close comes before this, and refuses it, or after, and waits for it

@@ -1,7 +1,8 @@
 """The lock of a cache, and how long it is held.
 
 A cache has one lock, which is reentrant: functions of the caller (a clock, a hash) run under it, and may call the
-cache. Measuring costs about half a microsecond per call, so it is an option (`lock_times`) and not the rule.
+cache. Measuring costs about three quarters of a microsecond per call, so it is an option (`lock_times`) and not the
+rule.
 """
 
 from __future__ import annotations

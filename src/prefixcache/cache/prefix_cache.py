@@ -233,6 +233,10 @@ class PrefixCache:
             ) from None
         asks = []
         for i, arguments in enumerate(given):
+            if not isinstance(arguments, Mapping):
+                raise OptionError(
+                    f"request {i} of the batch is {arguments!r}: expected a dict of the arguments of open"
+                )
             try:
                 asks.append(self._ask(**arguments))
             except (TokenError, ScopeError, OptionError) as error:

@@ -285,3 +285,9 @@ def test_priority_queues_are_a_free_list() -> None:
     pool: BlockPool = cache._core.pool
     assert list(pool.take(4)) == [4, 3, 2, 1]
     assert len(pool.free_list) == 1
+
+
+@pytest.mark.parametrize("design", ["naive", "block_trie", "digest_chain"])
+def test_lookahead_in_the_key_is_refused_where_keys_do_not_look_ahead(design: str) -> None:
+    with pytest.raises(OptionError, match="lookahead_by"):
+        PrefixCache(design, block_size=4, capacity=8, lookahead=1, lookahead_by="key")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import zlib
+from itertools import product
 from typing import Any
 
+import pytest
+
 from prefixcache import PrefixCache, Removed, Stored
+from prefixcache.designs.hash_chain.search import SEARCHES
 
 
 def make(**options: Any) -> PrefixCache:
@@ -78,3 +84,30 @@ def test_new_weights_forget_what_was_never_seen() -> None:
     cache.check()
     assert cache.evict(9) == 2
     assert kinds(cache) == []
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_collision_lets_no_search_jump_over_a_block_of_this_step(search: str, size: int) -> None:
+    rng, hits = random.Random(f"jump {size}"), 0
+    for _ in range(300):
+        cache = PrefixCache(
+            "hash_chain",
+            block_size=size,
+            capacity=24,
+            hash=lambda message: zlib.crc32(message) & 15,
+            visibility="step",
+            search=search,
+        )
+        for _ in range(3):
+            old = cache.open([rng.randrange(2) for _ in range(6)])
+            old.computed(6)
+        cache.end_step()
+        seen = {tuple(prompt): cache.probe(prompt).cached for prompt in product(range(2), repeat=6)}
+        new = cache.open([rng.randrange(2) for _ in range(6)])
+        new.computed(6)
+        for prompt, cached in seen.items():
+            assert cache.probe(prompt).cached == cached, "what this step registered is matched in it"
+            hits += cached > 0
+        cache.check()
+    assert hits > 100

@@ -1,6 +1,6 @@
 """Several attention kinds over one tree: the hit that is safe for all, and each kind's own blocks.
 
-The design finds prefixes as ever, and knows nothing of this. Its blocks are those of full attention; the other
+The design finds prefixes as ever, and knows nothing of kinds. Its blocks are those of full attention; the other
 groups hang their own from them (`values`). Where no group has full attention the tree's blocks stand for no memory:
 there are as many as are needed, and what nobody needs any more is forgotten.
 

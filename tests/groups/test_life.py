@@ -309,3 +309,21 @@ def test_states_are_kept_where_coarser_windows_let_hits_end(design: str) -> None
     assert request.checkpoints == (16, 32)
     compute(request).close()
     assert cache.probe(range(39)).cached == 32
+
+
+@pytest.mark.parametrize("preset", ["vllm-1", "trtllm"])
+@pytest.mark.parametrize("sinks", [0, 9])
+def test_what_must_fit_needs_of_a_window_only_what_it_holds_at_a_time(preset: str, sinks: int) -> None:
+    cache = PrefixCache.preset(
+        preset, block_size=8, capacity=[60, 6 + 4 + 1 + -(-sinks // 8)], groups=[Full(), Window(32, sinks=sinks)]
+    )
+    with pytest.raises(NoSpace, match="group 1"):
+        cache.open(range(400), reserve=56, must_fit=True)
+    request = cache.open(range(400), reserve=48, must_fit=True)
+    for end in (*range(48, 400, 48), 400):
+        request.reserve(end)
+        request.computed(end)
+    cache.check()
+    request.close()
+    with pytest.raises(NoSpace, match="group 1"):
+        cache.open(range(1000, 1400), must_fit=True)

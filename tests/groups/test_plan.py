@@ -179,7 +179,7 @@ def _forgets_what_the_batch_has_drawn(patch: pytest.MonkeyPatch) -> None:
 def _counts_claimed_values_twice(patch: pytest.MonkeyPatch) -> None:
     def twice(admission: Admission, asks: Any) -> Any:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr(Groups, "needs", lambda groups, *args: needs(groups, *args[:-1], groups.room()))
+            within.setattr(Groups, "needs", lambda groups, *args: needs(groups, *args[:3], groups.room(), *args[4:]))
             return plan_batch(admission, asks)
 
     plan_batch, needs = Admission.plan_batch, Groups.needs

@@ -247,7 +247,7 @@ class Admission:
         """The same for the attention groups beside the tree."""
         if ask.reserve is not None and (ask.must_fit or self.core.options.must_fit):
             whole = self._fit(plan.match, max(ask.asked.length, ask.reserve), room)
-            return groups.needs(plan.match, plan.partial, self._cover(whole), room.sides)
+            return groups.needs(plan.match, plan.partial, self._cover(whole), room.sides, self._cover(plan))
         return plan.sides
 
     def _groups_fit(self, plan: Plan, ask: Ask, room: Room) -> bool:

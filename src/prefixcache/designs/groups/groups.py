@@ -201,15 +201,21 @@ class Groups:
         """The room in each group for a batch that begins now."""
         return [SideRoom(side.values.available) for side in self.sides]
 
-    def needs(self, match: Match, partial: Partial | None, cover: int, rooms: Sequence[SideRoom]) -> list[SideNeed]:
-        """What each group would have to give a request with this hit that is to reach `cover` tokens."""
+    def needs(
+        self, match: Match, partial: Partial | None, cover: int, rooms: Sequence[SideRoom], step: int | None = None
+    ) -> list[SideNeed]:
+        """What each group would have to give a request with this hit that is to reach `cover` tokens.
+
+        At once, or in steps of which the first reaches `step` tokens: windows get blocks back between them.
+        """
         source, inside = (partial.source, partial.tokens) if partial is not None else (NOTHING, 0)
         blocks = match.blocks[:]
         needs = []
         for side, room in zip(self.sides, rooms, strict=True):
             reads = side.values.idle_among(side.reads(blocks, source, inside))
             idle = tuple(value for value in reads if value not in room.claimed) if room.claimed else tuple(reads)
-            needs.append(SideNeed(side.new(len(blocks), cover) + len(idle), idle))
+            new = side.new(len(blocks), cover) if step is None else side.new_in_steps(len(blocks), cover, step)
+            needs.append(SideNeed(new + len(idle), idle))
         return needs
 
     def fits(self, needs: Sequence[SideNeed], rooms: Sequence[SideRoom]) -> bool:

@@ -162,6 +162,10 @@ class Side(ABC):
     def new(self, whole: int, cover: int) -> int:
         """Private blocks that a request needs to go on from `whole` blocks of the tree to `cover` tokens."""
 
+    def new_in_steps(self, whole: int, cover: int, step: int) -> int:
+        """The most that it needs at a time, if it gets there in steps like the one to `step` tokens."""
+        return self.new(whole, cover)
+
     @abstractmethod
     def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
         """Pin what a hit of these whole blocks, and `inside` tokens of the next one, reads of the whole ones."""

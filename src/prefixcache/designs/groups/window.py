@@ -106,6 +106,10 @@ class WindowSide(Side):
     def new(self, whole: int, cover: int) -> int:
         return max(-(-cover // self.block_size) - whole * self.tree_size // self.block_size, 0)
 
+    def new_in_steps(self, whole: int, cover: int, step: int) -> int:
+        behind = -(-(self.kind.size - 1) // self.block_size) + 1  # what a step still reads of those before it
+        return min(self.new(whole, cover), self.new(whole, step) + behind + self._sinks)
+
     def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
         entries = len(tree_blocks) * self.tree_size // self.block_size
         table.add([NOTHING] * entries, owned=False)

@@ -176,10 +176,10 @@ class Admission:
         size = self.core.design.block_size
         if plan.cached == length - 1:
             return "complete"
-        if plan.dropped:
-            return "lookahead"
         if plan.match.cut:
             return plan.match.cut_by
+        if plan.dropped:
+            return "lookahead"
         if plan.cached + size > length - 1:
             return "boundary" if length % size else "last token"
         return "not found"

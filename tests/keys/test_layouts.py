@@ -165,10 +165,13 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
 
 @pytest.mark.parametrize("value", ["text", 3.5, None, bytearray(b"key")])
 def test_a_function_that_gives_no_hash_is_named(value: object) -> None:
-    cache = PrefixCache("hash_chain", block_size=4, capacity=8, hash=lambda message: value)
     with pytest.raises(OptionError, match=r"hash gives .*: expected a function from bytes to bytes or int"):
-        cache.open(range(9))
-    assert cache.books().free == 8
+        PrefixCache("hash_chain", block_size=4, capacity=8, hash=lambda message: value)
+
+
+def test_a_function_that_fails_is_refused_before_anything_rests_on_it() -> None:
+    with pytest.raises(OptionError, match="hash fails on bytes: ZeroDivisionError"):
+        PrefixCache("hash_chain", block_size=4, capacity=8, hash=lambda message: 1 // 0)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**127, -(2**127) - 1, 2**512, np.int64(-3)])

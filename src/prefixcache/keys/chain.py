@@ -131,6 +131,8 @@ class ChainHash:
 
 
 def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:
+    """The function as a digest, tried once: one that fails does so here and not under a request that owns blocks."""
+
     def digest(message: bytes) -> bytes:
         value: object = function(bytes(message))
         if isinstance(value, bytes):
@@ -140,4 +142,10 @@ def _as_digest(function: Callable[[bytes], bytes | int]) -> Digest:
         number = index(value)
         return number.to_bytes(max(16, number.bit_length() // 8 + 1), "little", signed=True)
 
+    try:
+        digest(b"")
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(f"hash fails on bytes: {error!r}") from error
     return digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 from itertools import pairwise
@@ -96,6 +97,7 @@ def test_memory_is_bounded_whatever_prompts_carry(carries: str, block_size: int,
         memo._roots.clear()  # what it keeps of scopes has a bound of its own
         memo.keys(root, tokens, length // block_size, extras)
     del tokens, extras, root
+    gc.collect()
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 2**15 < held < 1.1 * 2**18

@@ -42,7 +42,7 @@ def test_copies_are_done_in_order() -> None:
 def test_a_copy_that_does_not_fit_is_refused_and_not_begun(copy: Copy) -> None:
     store = _store()
     before = store.memory.copy()
-    with pytest.raises(OptionError, match="expected blocks below 4 and at most 4 tokens"):
+    with pytest.raises(OptionError, match="expected device blocks below 4 and at most 4 tokens"):
         store.copy([copy])
     assert (store.memory == before).all()
 

@@ -57,3 +57,17 @@ def test_a_broken_buffer_is_refused_and_nothing_is_deleted() -> None:
     with pytest.raises(FrozenInstanceError):
         del event.keys
     assert event.keys == (b"a",)
+
+
+@pytest.mark.parametrize("design", sorted(DESIGNS))
+def test_a_full_buffer_drops_the_oldest_events_and_the_numbers_say_so(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=8, event_buffer=1)
+    for first in (10, 20, 30):
+        request = cache.open(range(first, first + 5))
+        request.computed(5)
+        request.close()
+    _, sequence, events = cache.take_events()
+    assert len(events) == 1, "the newest one is kept"
+    assert sequence >= 2, "the gap shows in the number"
+    assert isinstance(events[0], Stored) and events[0].tokens[0] in (30, 34)
+    assert cache.take_events()[1:] == (sequence + 1, [])

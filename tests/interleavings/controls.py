@@ -85,7 +85,7 @@ def source_released_early(patch: pytest.MonkeyPatch) -> None:
             drop_source(self.core, copy, handle)
 
     patch.setattr(Admission, "settle", settle_and_let_go)
-    patch.setattr(Core, "drop_source", lambda self, copy, handle: None)
+    patch.setattr(Core, "drop_source", lambda self, copy, handle, done=False: None)
 
 
 def match_outside_the_lock(patch: pytest.MonkeyPatch) -> None:

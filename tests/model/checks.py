@@ -26,23 +26,22 @@ class Checks:
 
     def longest(self, prompt: Prompt) -> int:
         """The hit of a prompt by what the events said, and by nothing else."""
-        world = self.world
-        size, units = world.setup.block_size, prompt.units
-        best = 0
-        for scope, generation, stored in world.mirror.prefixes():
-            if scope == prompt.scope_key and generation == world.generation:
-                common = _common(stored, units)
-                best = max(best, common if world.setup.partial else common - common % size)
-        most = max(0, len(units) - 1)
-        best = min(best, most if world.setup.partial else _full(most, size))
-        return self.dropped(best)
+        world, most = self.world, max(0, len(prompt.units) - 1)
+        stored = [
+            (_common(units, prompt.units), tier)
+            for (scope, generation, units), tier in world.mirror.reachable(world.transit())
+            if scope == prompt.scope_key and generation == world.generation
+        ]
+        best = max((self._within(most, *found) for found in stored), default=0)
+        if world.setup.drops and best:  # the last unit is left to a draft model
+            best = max(self._within(best - 1, *found) for found in stored)
+        return best
 
-    def dropped(self, hit: int) -> int:
-        """A hit without its last unit where that is left to a draft model."""
-        setup = self.world.setup
-        if not setup.drops or not hit:
-            return hit
-        return hit - 1 if setup.partial else _full(hit - 1, setup.block_size)
+    def _within(self, limit: int, common: int, tier: str) -> int:
+        """What is reusable of the first `limit` tokens where so many are stored. Below the device blocks are whole."""
+        shared = min(limit, common)
+        inside = self.world.setup.partial and tier == "device"
+        return shared if inside else _full(shared, self.world.setup.block_size)
 
     def naive(self, prompt: Prompt) -> int:
         """The hit of a prompt if nothing had ever been evicted: all that was ever computed, by tokens."""
@@ -87,7 +86,7 @@ class Checks:
         world.mirror.apply(epoch, sequence, events)
         if any(isinstance(event, Stored) for event in events):
             world.written.clear()
-        if world.mirror.removed:
+        if world.mirror.removed or (world.setup.host and world.cache.stats().evicted_blocks):
             world.lossless = False
         self._books()
         self._tables()
@@ -103,7 +102,10 @@ class Checks:
         numbers = _numbers(books)
         assert min(numbers) >= 0, books
         assert sum(numbers) == world.setup.capacity, f"{books} do not add up to {world.setup.capacity}"
-        if world.live or world.pins or any(unsettled.copies for unsettled in world.unsettled.values()):
+        if world.setup.host:
+            below = _numbers(world.cache.books(tier="host"))
+            assert min(below) >= 0 and sum(below) == world.setup.host, f"{below} do not add up to {world.setup.host}"
+        if world.live or world.pins or world.spills or any(unsettled.copies for unsettled in world.unsettled.values()):
             return
         assert books.pinned == 0, f"{books}: nobody is left to pin"
         assert world.unsettled or books.quarantined == 0, f"{books}: everything is settled"
@@ -140,6 +142,8 @@ class Checks:
         for sequence in world.live.values():
             if not sequence.store or sequence.generation != world.generation or world.setup.hides:
                 continue
+            if any(copy.source_tier != "device" for copy in sequence.request.copies):
+                continue  # what it is about to load is its own, and is not held by it before it is there
             for end in range(size, _visible(world, sequence) + 1, size):
                 prefix = (sequence.prompt.scope_key, sequence.generation, sequence.prompt.units[:end])
                 assert prefix in findable, f"{prefix} is computed and held, and not findable"
@@ -169,10 +173,10 @@ class Checks:
         by_key = {}
         for prompt in world.history:
             by_key[prompt.scope_key, prompt.units] = prompt
-        for scope, _, units in [] if world.setup.hides else world.mirror.leaves():
+        for scope, _, units in [] if world.setup.hides else world.mirror.leaves(world.transit()):
             owner = next(p for (s, u), p in by_key.items() if s == scope and u[: len(units)] == units)
-            hit = world.cache.probe(**owner.cut(len(units)).then(FRESH).arguments())
-            expected = self.dropped(len(units))
+            prompt = owner.cut(len(units)).then(FRESH)
+            hit, expected = world.cache.probe(**prompt.arguments()), self.longest(prompt)
             reached = hit.cached == expected or self._no_room(hit, expected)
             assert reached, f"{units} was stored and not removed, a probe reaches {hit.cached}"
         self._round += 1
@@ -194,6 +198,8 @@ class Checks:
             "lengths": {h: (s.request.length, s.request.computed_tokens) for h, s in world.live.items()},
             "copies": {handle: s.request.copies for handle, s in world.live.items()},
             "states": {handle: s.request.state for handle, s in world.live.items()},
+            "below": world.cache.books(tier="host") if world.setup.host else None,
+            "transit": world.transit(),
         }
 
     def same(self, before: dict[str, Any], what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefixcache import Scope
 from prefixcache.events import Cleared, Event, Moved, Removed, Stored
@@ -17,6 +17,7 @@ Resolve = Callable[[Scope, tuple[Unit, ...], tuple[int, ...]], tuple[Unit, ...]]
 class Entry:
     parent: bytes | None
     prefix: Prefix
+    tier: str = "device"
 
 
 class Mirror:
@@ -56,6 +57,9 @@ class Mirror:
                     self.entries.clear()
                 case Moved():
                     assert set(event.keys) <= self.entries.keys(), f"{event} of a key that is not stored"
+                    for key in event.keys:
+                        assert self.entries[key].tier != event.tier, f"{event} of a key that is there"
+                        self.entries[key] = replace(self.entries[key], tier=event.tier)
         for key, entry in self.entries.items():
             assert entry.parent is None or entry.parent in self.entries, (
                 f"{key.hex()[:8]} of {entry.prefix} outlived its parent"
@@ -88,6 +92,25 @@ class Mirror:
     def prefixes(self) -> set[Prefix]:
         return {entry.prefix for entry in self.entries.values()}
 
-    def leaves(self) -> list[Prefix]:
-        parents = {entry.parent for entry in self.entries.values()}
-        return [entry.prefix for key, entry in self.entries.items() if key not in parents]
+    def reachable(self, transit: set[bytes]) -> list[tuple[Prefix, str]]:
+        """Prefixes with the tier of their last block, without those that have a block in transit between tiers."""
+        found = dict[bytes | None, bool]({None: True})
+        for key in self.entries:
+            path = [key]
+            while path[-1] not in found and (parent := self.entries[path[-1]].parent) is not None:
+                path.append(parent)
+            for step in reversed(path):
+                if step not in found:
+                    found[step] = found[self.entries[step].parent] and step not in transit
+        return [(entry.prefix, entry.tier) for key, entry in self.entries.items() if found[key]]
+
+    def leaves(self, transit: set[bytes]) -> list[Prefix]:
+        """Of the reachable prefixes, those that no other goes on from."""
+        reachable = self.reachable(transit)
+        within = {prefix for prefix, _ in reachable}
+        parents = {
+            self.entries[entry.parent].prefix
+            for entry in self.entries.values()
+            if entry.parent is not None and entry.prefix in within
+        }
+        return [prefix for prefix, _ in reachable if prefix not in parents]

@@ -160,6 +160,10 @@ def _copied(world: World, choose: Choose) -> Any:
     return world.do("copied", handle=_some(waiting, choose))
 
 
+def _spilled(world: World, choose: Choose) -> Any:
+    return world.do("spilled", handle=_some(world.spills, choose), done=bool(choose(4)), twice=not choose(4))
+
+
 def _always(world: World) -> bool:
     return True
 
@@ -183,12 +187,14 @@ MOVES: dict[str, Move] = {
     "evict": Move(4, _always, lambda w, c: w.do("evict", count=c(1 + w.setup.capacity // 2))),
     "reset": Move(1, _always, lambda w, c: w.do("reset")),
     "new_generation": Move(1, _always, lambda w, c: w.do("new_generation")),
+    "spill": Move(3, lambda w: w.setup.host, lambda w, c: w.do("spill", handle=_handle(w))),
+    "spilled": Move(4, lambda w: w.spills, _spilled),
     "end_step": Move(2, _always, lambda w, c: w.do("end_step")),
     "advance": Move(1, _always, lambda w, c: w.do("advance", seconds=1 + c(10))),
 }
 
 
-def draw_setup(design: str, choose: Choose) -> Setup:
+def draw_setup(design: str, choose: Choose, tiered: bool = False) -> Setup:
     """A small cache: so small that most histories meet refusals and evictions. One in two has no options."""
     sizes = DESIGNS[design].block_sizes
     size = sizes[choose(len(sizes))]
@@ -198,4 +204,7 @@ def draw_setup(design: str, choose: Choose) -> Setup:
         for name, values in DESIGNS[design].options.items():
             if not choose(4):
                 options[name] = values[choose(len(values))]
+    if tiered:
+        options.pop("hash", None)  # below the device keys must be trusted
+        return Setup(design, size, capacity, options, 1 + choose(capacity))
     return Setup(design, size, capacity, options)

@@ -101,7 +101,8 @@ def _hash_chain_parents_first(patch: MonkeyPatch) -> None:
             if gone >= blocks:
                 break
             last, count = run.keys[-1], len(run.keys)
-            victims, keys = self._index.trim(run, count)
+            victims, keys, lost = self._index.trim(run, count)
+            keys = keys[:lost]
             self._idle_blocks -= count
             if self._content is not None:
                 self._content.trimmed(run)

@@ -25,9 +25,18 @@ class Setup:
     block_size: int
     capacity: int
     options: Mapping[str, object] = field(default_factory=dict)
+    host: int = 0  # blocks of the tier below
 
     def cache(self, clock: Clock) -> PrefixCache:
-        return PrefixCache(self.design, block_size=self.block_size, capacity=self.capacity, clock=clock, **self.options)
+        tiers = {"host": self.host} if self.host else None
+        return PrefixCache(
+            self.design,
+            block_size=self.block_size,
+            capacity=self.capacity,
+            clock=clock,
+            tiers=tiers,
+            **self.options,  # type: ignore[arg-type]
+        )
 
     @property
     def partial(self) -> bool:
@@ -84,7 +93,7 @@ class Setup:
     @property
     def plain(self) -> bool:
         """Whether the block reference predicts this setup: full blocks, one copy, LRU by blocks."""
-        return self.exact and not self.retains and not (self.options.keys() - NEUTRAL)
+        return self.exact and not self.retains and not self.host and not (self.options.keys() - NEUTRAL)
 
 
 # Options that change how things are found, not what is found or leaves.

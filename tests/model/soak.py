@@ -21,12 +21,12 @@ from tests.registration import DESIGNS
 _LIFE = 250  # operations before a world is finished and the next one begins
 
 
-def soak(design: str, seed: int, steps: int, *, life: int = _LIFE) -> Counter[str]:
+def soak(design: str, seed: int, steps: int, *, life: int = _LIFE, tiered: bool = False) -> Counter[str]:
     """Play `steps` moves over as many worlds as it takes; returns how often each move was played."""
-    random_numbers = random.Random(f"{design} {seed}")
+    random_numbers = random.Random(f"{design} {seed}" + " tiered" * tiered)
     played: Counter[str] = Counter()
     while steps > 0:
-        world = World(draw_setup(design, random_numbers.randrange))
+        world = World(draw_setup(design, random_numbers.randrange, tiered))
         length = min(steps, life)
         steps -= length
         try:
@@ -38,7 +38,9 @@ def soak(design: str, seed: int, steps: int, *, life: int = _LIFE) -> Counter[st
             world.finish()
         except Exception as error:
             short = told(world.setup, shrink(world.setup, world.log))
-            raise AssertionError(f"soak --design {design} --seed {seed}: {error}\nshrunk to {short}") from error
+            raise AssertionError(
+                f"soak --design {design} --seed {seed}{' --tiered' * tiered}: {error}\nshrunk to {short}"
+            ) from error
         assert_traceless(world)
     return played
 
@@ -48,9 +50,10 @@ def main() -> None:
     parser.add_argument("--design", choices=sorted(DESIGNS), action="append", help="default: every one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--tiered", action="store_true", help="with a tier below the device")
     arguments = parser.parse_args()
     for design in arguments.design or DESIGNS:
-        played = soak(design, arguments.seed, arguments.steps)
+        played = soak(design, arguments.seed, arguments.steps, tiered=arguments.tiered)
         print(f"{design}: seed {arguments.seed}, {played.total()} moves: {dict(played.most_common())}")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefixcache import NoSpace, RequestError
+from prefixcache.blocks.tier import State
 from prefixcache.scenario.oracle import KVOracle
 from tests.model.checks import Checks
 from tests.model.known import Operation, Sequence, Unsettled, told, writer_of
@@ -34,6 +35,7 @@ class World:
         self.preempted: dict[int, Sequence] = {}
         self.unsettled: dict[int, Unsettled] = {}
         self.pins: dict[int, tuple[Prompt, Any]] = {}
+        self.spills: dict[int, Any] = {}
         self.history: dict[Prompt, None] = {}
         self.subjects: list[Sequence] = []  # whose content the current operation may publish
         self.log: list[Operation] = []
@@ -73,8 +75,13 @@ class World:
 
     def knows(self, name: str, handle: int | None) -> bool:
         """Whether the operation has what it is about: a log that was cut may have lost it."""
-        about = {"resume": self.preempted, "settled": self.unsettled, "unpin": self.pins}.get(name, self.live)
-        return handle is None or name in ("open", "pin") or handle in about
+        others = {"resume": self.preempted, "settled": self.unsettled, "unpin": self.pins, "spilled": self.spills}
+        return handle is None or name in ("open", "pin", "spill") or handle in others.get(name, self.live)
+
+    def transit(self) -> set[bytes]:
+        """Keys of blocks that have left the device and are not yet in the tier below: found in neither."""
+        tiers = self.cache._core.tiers
+        return {entry.key for entry in tiers.tier if entry.state is not State.READY} if tiers is not None else set()
 
     # Calls that may be refused
 
@@ -223,7 +230,7 @@ class World:
         table = sequence.request.block_table.tolist()
         copies = [copy for other in self.live.values() for copy in other.request.copies]
         copies += [copy for ended in self.unsettled.values() for copy in ended.copies]
-        waiting = {copy.source for copy in copies}
+        waiting = {copy.source for copy in copies if copy.source_tier == copy.target_tier}
         before = self.checks.snapshot()
         try:
             sequence.request.computed(length)
@@ -275,7 +282,7 @@ class World:
     def _settled(self, handle: int) -> None:
         """The last step of an ended request ends, having copied and written where it was told to."""
         unsettled = self.unsettled.pop(handle)
-        self.oracle.copy(unsettled.copies)
+        self.oracle.copy(copy for copy in unsettled.copies if copy.target_tier == "device")
         self.oracle.write(unsettled.late, unsettled.start, unsettled.stop)
         unsettled.sequence.request.settled()
         if self.reference is not None:
@@ -329,6 +336,17 @@ class World:
         if self.reference is not None:
             self.reference.close(handle)
 
+    def _spill(self, handle: int) -> None:
+        self.spills[handle] = self.cache.spill()
+
+    def _spilled(self, handle: int, done: bool, twice: bool = False) -> None:
+        spills = self.spills.pop(handle)
+        if done:
+            self.oracle.copy(spills.copies)
+        for _ in range(1 + twice):
+            spills.copied() if done else spills.abort()
+        assert spills.copies == ()
+
     def _evict(self, count: int) -> None:
         before = self.cache.books()
         done = self.cache.evict(count)
@@ -373,9 +391,16 @@ class World:
             self.do("settled", handle=handle)
         for handle in list(self.pins):
             self.do("unpin", handle=handle)
+        for handle in list(self.spills):
+            self.do("spilled", handle=handle, done=bool(handle % 2))
         while self.cache.books().idle:
             self.do("evict", count=1)
         assert self.cache.books().free == self.setup.capacity
+        if self.setup.host:
+            below = self.cache.books(tier="host")
+            assert (below.pinned, below.quarantined) == (0, 0), below
+            self.do("reset")
+            assert self.cache.books(tier="host").free == self.setup.host
         assert not self.mirror.entries
 
     def _resolve(self, scope: Any, before: tuple[Unit, ...], tokens: tuple[int, ...]) -> tuple[Unit, ...]:

@@ -24,6 +24,8 @@ class Copy:
     target: int
     tokens: int
     group: int = 0
+    source_tier: str = "device"
+    target_tier: str = "device"
 
 
 @dataclass

@@ -32,8 +32,9 @@ CASES = re.findall(
 )
 
 REASONS_TO_WAIT = {
-    "priorities", "batches", "windows", "tiers", "wire events", "router", "engine", "server",
-    "draft models", "partial reuse", "kept duplicates", "statistics per request",
+    "priorities", "batches", "windows", "disk tier", "tiers that keep what is loaded", "transfers between machines",
+    "wire events", "router", "engine", "server", "draft models", "partial reuse",
+    "kept duplicates", "statistics per request",
 }  # fmt: skip
 
 

@@ -26,6 +26,10 @@ class BlockCopy(Protocol):
     def tokens(self) -> int: ...
     @property
     def group(self) -> int: ...
+    @property
+    def source_tier(self) -> str: ...
+    @property
+    def target_tier(self) -> str: ...
 
 
 class BlockMemory(Protocol):
@@ -57,10 +61,12 @@ class KVStore:
         width: numbers per token in each of keys and values: heads x dim.
         dtype: of the numbers.
         group: attention group whose blocks these are.
+        host_blocks: blocks of the tier below, 0 without one: what a cache with `tiers={"host": n}` spills and loads.
 
     Attributes:
         memory: the array, of shape (layers, 2, blocks, block_size, width), keys before values. It starts as zeros,
             which cost no memory until they are written.
+        host: the same of the tier below.
 
     Raises `OptionError` for sizes below 1 and for a `dtype` that is no type of numbers.
     """
@@ -74,11 +80,15 @@ class KVStore:
         width: int,
         dtype: npt.DTypeLike = np.float32,
         group: int = 0,
+        host_blocks: int = 0,
     ) -> None:
         self.group = whole_number(group, "group")
         sizes = {"layers": layers, "blocks": blocks, "block_size": block_size, "width": width}
         layers, blocks, block_size, width = (whole_number(size, name, least=1) for name, size in sizes.items())
         self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), _numbers(dtype))
+        below = whole_number(host_blocks, "host_blocks")
+        self.host: npt.NDArray[Any] = np.zeros((layers, 2, below, block_size, width), self.memory.dtype)
+        self._tiers = {"device": self.memory, "host": self.host}
 
     @property
     def block_bytes(self) -> int:
@@ -86,7 +96,7 @@ class KVStore:
         return int(self.memory.nbytes) // int(self.memory.shape[2])
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
-        """Copy blocks inside the store, in order. O(bytes copied), from any thread.
+        """Copy blocks inside the store, within a tier or between two, in order. O(bytes copied), from any thread.
 
         One call of numpy per block, all layers in it: numpy lets go of the interpreter's lock while it runs. A call per
         layer was a quarter faster alone, and two threads then took turns instead of working side by side.
@@ -94,21 +104,24 @@ class KVStore:
         Raises `OptionError` for a group, a block or a number of tokens that the store does not have; that copy is not
         begun.
         """
-        memory = self.memory
         for copy in copies:
             self._require(copy)
-            source, target = memory[:, :, copy.source, : copy.tokens], memory[:, :, copy.target, : copy.tokens]
+            source = self._tiers[copy.source_tier][:, :, copy.source, : copy.tokens]
+            target = self._tiers[copy.target_tier][:, :, copy.target, : copy.tokens]
             np.copyto(target, source)
 
     def _require(self, copy: BlockCopy) -> None:
-        _, _, blocks, block_size, _ = self.memory.shape
+        block_size = self.memory.shape[3]
         if copy.group != self.group:
             raise OptionError(f"a copy in attention group {copy.group}: this store holds group {self.group}")
-        if not (0 <= copy.source < blocks and 0 <= copy.target < blocks and 0 <= copy.tokens <= block_size):
-            raise OptionError(
-                f"copy of {copy.tokens} tokens from block {copy.source} to {copy.target}: "
-                f"expected blocks below {blocks} and at most {block_size} tokens"
-            )
+        for block, tier in ((copy.source, copy.source_tier), (copy.target, copy.target_tier)):
+            blocks = self._tiers[tier].shape[2] if tier in self._tiers else 0
+            if not (0 <= block < blocks and 0 <= copy.tokens <= block_size):
+                raise OptionError(
+                    f"copy of {copy.tokens} tokens from block {copy.source} of the {copy.source_tier} to block "
+                    f"{copy.target} of the {copy.target_tier}: expected {tier} blocks below {blocks} and at most "
+                    f"{block_size} tokens"
+                )
 
     def write(self, block_table: npt.ArrayLike, start: int, states: npt.ArrayLike) -> None:
         """Write the KV of positions from `start` on, shape (layers, 2, positions, width), where the table says.

@@ -36,6 +36,10 @@ class FreeList(Protocol):
         """The next n, taken out; the caller has made sure that there are as many."""
         ...
 
+    def withdraw(self, blocks: Sequence[int]) -> None:
+        """These are empty no more. O(empty blocks)."""
+        ...
+
 
 class FreeStack:
     """Last freed, first lent: the memory that is most likely still in the processor's caches."""
@@ -58,6 +62,10 @@ class FreeStack:
         del stack[len(stack) - n :]
         taken.reverse()
         return taken
+
+    def withdraw(self, blocks: Sequence[int]) -> None:
+        gone = set(blocks)
+        self._blocks = array("i", (block for block in self._blocks if block not in gone))
 
 
 class BlockPool:
@@ -152,6 +160,11 @@ class BlockPool:
         ids = np.asarray(blocks)
         noted = np.frombuffer(written, np.uint8)[ids[ids < known]]
         return len(ids) - int(np.count_nonzero(noted))
+
+    def withdraw(self, blocks: Sequence[int]) -> None:
+        """Lend these blocks, which are empty and were lent before. O(empty blocks)."""
+        if blocks:
+            self.free_list.withdraw(blocks)
 
     def give(self, blocks: Sequence[int]) -> None:
         """Take blocks back; one with several claims loses one of them and stays lent. O(n)."""

@@ -37,9 +37,14 @@ class Admission:
     def probe(self, ask: Ask) -> Hit:
         """What `open` would find and need now."""
         if not ask.asked.length:
-            return Hit(0, 0, {"device": 0}, "empty")
+            return Hit(0, 0, self._by_tier(0, 0), "empty")
         plan = self.plan(ask, self.room())
-        return Hit(plan.cached, self._drawn(plan.need, plan.sides), {"device": plan.cached}, plan.reason)
+        by_tier = self._by_tier(plan.cached, plan.match.loaded)
+        return Hit(plan.cached, self._drawn(plan.need, plan.sides), by_tier, plan.reason)
+
+    def _by_tier(self, cached: int, loaded: int) -> dict[str, int]:
+        tiers = self.core.tiers
+        return {"device": cached - loaded} | ({tiers.tier.name: loaded} if tiers is not None else {})
 
     def _drawn(self, need: int, sides: Sequence[SideNeed]) -> int:
         """Blocks drawn of full attention, or of the first group where the tree's blocks stand for no memory."""
@@ -58,7 +63,7 @@ class Admission:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            found = plan.match.tokens + plan.dropped
+            found = plan.match.tokens + plan.match.loaded + plan.dropped
             following = next_block(ask.asked.prompt, found, size)
             wait = following in underway and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
             if fits:
@@ -96,13 +101,13 @@ class Admission:
         """The hit within the first `limit` tokens, and what a draft model costs of it."""
         core, options = self.core, self.core.options
         if options.backoff and limit:
-            found = _found(core.match(asked.prompt, asked.length))
+            found = core.match(asked.prompt, asked.length).found
             match = core.match(asked.prompt, max(min(limit, found - options.backoff), 0))
-            return match, min(limit, found) - _found(match)
+            return match, min(limit, found) - match.found
         match = core.match(asked.prompt, limit)
-        if options.lookahead and options.lookahead_by == "drop" and (found := _found(match)):
+        if options.lookahead and options.lookahead_by == "drop" and (found := match.found):
             match = core.match(asked.prompt, found - 1)
-            return match, found - _found(match)
+            return match, found - match.found
         return match, match.dropped
 
     def _why_not_read(self, ask: Ask) -> str:
@@ -119,7 +124,7 @@ class Admission:
 
     def _fit(self, match: Match, reserve: int, room: Room) -> Plan:
         """Choose what to do with a hit inside a block so that it never causes a refusal."""
-        new = max(-(-reserve // self.core.design.block_size) - len(match.blocks), 0)
+        new = max(-(-reserve // self.core.design.block_size) - len(match.blocks), len(match.loads))
         idle = match.idle
         if room.claimed:
             idle = sum(block not in room.claimed for block in self.core.design.idle_blocks(match))
@@ -267,6 +272,8 @@ class Admission:
         holding.step = design.step
         if self.core.groups is not None:
             self.core.groups.claim(holding, plan.match, plan.partial)
+        if self.core.tiers is not None:
+            self.core.tiers.claim(plan.match)
         design.claim(holding, plan.match)
         if plan.partial is not None:
             design.claim_source(holding, plan.partial)
@@ -290,6 +297,10 @@ class Admission:
         if partial is not None and plan.take:
             self._take_over(request, partial, copiers)
         holding.table.extend(new)
+        if self.core.tiers is not None:
+            loads = plan.match.loads
+            request.pending += self.core.tiers.loads(plan.match, holding.table[at : at + len(loads)])
+            self.core.note_copies(request)
         if partial is not None and not plan.take:
             target = holding.table[at]
             if partial.handle is not None:
@@ -332,7 +343,7 @@ class Admission:
         core.count_allocated(request, len(table) - len(new), new)
         if core.pool.any_blank:
             core.pool.note_written(table[len(plan.match.blocks) : -(-(length - 1) // size)])
-        reused = len(plan.match.blocks) + (plan.partial is not None)
+        reused = len(plan.match.blocks) + len(plan.match.loads) + (plan.partial is not None)
         missed = -(-length // size) - reused
         counts, all_counts = request.block_counters, core.block_counters
         counts.reused, counts.missed = reused, missed
@@ -349,14 +360,8 @@ class Admission:
         design.drop(partial.handle)
         for copier, plan in copiers:
             assert plan.partial is not None
-            design.drop(plan.partial.handle)
+            pin, plan.partial.handle = plan.partial.handle, None
+            design.drop(pin)
             self.core.pool.share(partial.source)
-            plan.partial.handle = None
-            copier.pending = [
-                (copy, None) if copy.source == partial.source else (copy, handle) for copy, handle in copier.pending
-            ]
+            copier.pending = [(copy, None if handle is pin else handle) for copy, handle in copier.pending]
         design.take(request.holding, partial)
-
-
-def _found(match: Match) -> int:
-    return match.tokens + (match.partial.tokens if match.partial is not None else 0)

@@ -91,6 +91,7 @@ class Stats:
         block_queries: full blocks of prompts that were looked up, of new and of resumed requests.
         block_hits: of these, blocks that were reused.
         published_blocks, evicted_blocks, copied_blocks: blocks so far.
+        spilled_blocks, loaded_blocks: blocks copied into the tier below the device, and out of it.
         duplicate_blocks: blocks given back because another request had computed the same.
         lookahead_tokens: tokens not reused because a draft model looks one token ahead.
         anchor_missing_tokens, no_checkpoint_tokens: cached tokens not reused because a window had a hole within its
@@ -113,6 +114,8 @@ class Stats:
     published_blocks: int = 0
     evicted_blocks: int = 0
     copied_blocks: int = 0
+    spilled_blocks: int = 0
+    loaded_blocks: int = 0
     duplicate_blocks: int = 0
     lookahead_tokens: int = 0
     anchor_missing_tokens: int = 0
@@ -208,15 +211,18 @@ class Copy:
     """KV to be copied before a request writes: the first `tokens` slots of one block into another.
 
     Attributes:
-        source, target: block ids.
+        source, target: block ids, each in its tier.
         tokens: slots from the beginning of the block.
         group: attention group the blocks belong to.
+        source_tier, target_tier: where they lie: "device", or "host" for a block that is loaded or spilled.
     """
 
     source: int
     target: int
     tokens: int
     group: int = 0
+    source_tier: str = "device"
+    target_tier: str = "device"
 
 
 def snapshot(blocks: Any) -> np.ndarray[Any, np.dtype[np.int32]]:

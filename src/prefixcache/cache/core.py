@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from prefixcache.cache.books import BlockCounters, Books, Copy, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.lock import CacheLock, MeasuredLock
 from prefixcache.cache.removals import Removals
+from prefixcache.cache.tiers import Load, Spill, Spills, Tiers, read_tiers
 from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Options, Prompt, read_options
 from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, read_groups, tree_capacity
 from prefixcache.errors import InvariantError, OptionError, whole_number
@@ -40,6 +41,8 @@ class Core:
     block_counters: BlockCounters = field(default_factory=BlockCounters)
     next_request: int = 0
     groups: Groups | None = None  # where not all layers attend to everything
+    tiers: Tiers | None = None  # where a tier below keeps what leaves the device
+    spills: set[Spills] = field(default_factory=set)
 
     @property
     def tree_group(self) -> int:
@@ -48,14 +51,27 @@ class Core:
 
     def match(self, prompt: Prompt, limit: int) -> Match:
         """The longest cached prefix of the first `limit` tokens that every attention group can resume from."""
-        return self.groups.match(prompt, limit) if self.groups is not None else self.design.match(prompt, limit)
+        return self.groups.match(prompt, limit) if self.groups is not None else self.find(prompt, limit)
+
+    def find(self, prompt: Prompt, limit: int) -> Match:
+        """The longest cached prefix of the first `limit` tokens, on the device and below it."""
+        match = self.design.match(prompt, limit)
+        if self.tiers is not None:
+            self.tiers.continue_match(prompt, limit, match)
+        return match
 
     def stores(self, holding: Holding) -> bool:
         """Whether what this request computes may be published: asked for, and under the current weights."""
         return holding.store and holding.generation == self.generation
 
     def count_allocated(self, request: Request, index: int, blocks: Sequence[int]) -> None:
-        """These blocks were allocated for a request, for its table from `index` on. O(blocks)."""
+        """These blocks were allocated for a request, for its table from `index` on. O(blocks).
+
+        What they held and is to be kept, the request copies before all else.
+        """
+        if self.tiers is not None:
+            request.pending[:0] = self.tiers.take_spills(blocks)
+            self.note_copies(request)
         count, new = len(blocks), self.pool.never_written(blocks)
         generated = count - min(max(-(-request.prompt_length // self.design.block_size) - index, 0), count)
         counts, all_counts = request.block_counters, self.block_counters
@@ -71,6 +87,8 @@ class Core:
         counts = {item.name: getattr(self.counters, item.name) for item in fields(Counters)}
         counts |= {f"{item.name}_blocks": getattr(self.block_counters, item.name) for item in fields(BlockCounters)}
         holds = self.lock.read() if isinstance(self.lock, MeasuredLock) else {}
+        if self.tiers is not None:
+            counts |= {"spilled_blocks": self.tiers.spilled, "loaded_blocks": self.tiers.loaded}
         return Stats(**counts, evicted_blocks=self.design.evicted, lock_holds=holds)
 
     def note_copies(self, request: Request) -> None:
@@ -96,17 +114,20 @@ class Core:
         self.note_copies(request)
         self.counters.copied_blocks += 1
 
-    def drop_source(self, copy: Copy, handle: Any) -> None:
+    def drop_source(self, copy: Copy, handle: Any, done: bool = False) -> None:
         """A copy is over, done or not: its source is released."""
         if isinstance(handle, Source):
             handle.side.let_go(handle)
+        elif isinstance(handle, Load | Spill):
+            assert self.tiers is not None
+            self.tiers.over(handle, done)
         elif handle is None:
             self.pool.give((copy.source,))
         else:
             self.design.drop(handle)
 
     def books(self, group: int | None = None) -> Books:
-        """Where the blocks are now; of full attention, or of the first group, when none is named."""
+        """Where the blocks of the device are now; of full attention, or of the first group, when none is named."""
         pool, idle = self.pool, self.design.idle
         if self.groups is not None:
             side = self.groups.side(self.groups.lead if group is None else group)
@@ -132,10 +153,14 @@ class Core:
                 private[block] = private.get(block, 0) + 1
             for block in request.quarantined_blocks():
                 private[block] = private.get(block, 0) + 1
+        for spills in self.spills:
+            private |= dict.fromkeys(spills.blocks, 1)
         for block, claims in private.items():
             if claims > 1 and not self.pool.shared(block):
                 raise InvariantError(f"block {block} is in {claims} tables, its count says one")
         self.pool.check([*owned, *private])
+        if self.tiers is not None:
+            self.tiers.check(set(self.pool.free_list))
         if self.groups is not None:
             self.groups.check({own for request in self.live | self.quarantine for own in request.private_in_groups()})
         for books in self.all_books():
@@ -151,6 +176,7 @@ def make_core(
     block_size: int,
     capacity: int | Sequence[int],
     groups: Sequence[Any] | None,
+    tiers: Mapping[str, int] | None,
     eviction: str | Policy | None,
     clock: Callable[[], float],
     options: dict[str, Any],
@@ -170,11 +196,20 @@ def make_core(
     tree_group = attention.index(Full()) if Full() in attention else -1
     journal = Journal(read.event_buffer, Removals(read.removals, clock), tree_group) if read.events else None
     policy = kind.default_eviction if eviction is None else eviction
-    built = kind(block_size, pool, read, policy, journal if tree_group >= 0 else None, clock)
+    below = read_tiers(tiers, journal)
+    if below is not None and attention != (Full(),):
+        raise OptionError(
+            "tiers: blocks of windows and recurrent states are not kept below the device: expected no groups"
+        )
+    listener = below if below is not None else journal
+    built = kind(block_size, pool, read, policy, listener if tree_group >= 0 else None, clock)
     lock: CacheLock = MeasuredLock() if read.lock_times else threading.RLock()
     core = Core(built, pool, read, journal, clock, lock)
     if attention != (Full(),):
         core.groups = Groups(built, attention, capacities, journal)
+    if below is not None:
+        below.stand_below(built)
+        core.tiers = below
     return core
 
 

@@ -15,7 +15,7 @@ from prefixcache.blocks.retention import Retention
 from prefixcache.cache.admission import Admission
 from prefixcache.cache.plans import Ask, Plan
 from prefixcache.cache.prompts import Asked
-from prefixcache.designs import Match, Prompt
+from prefixcache.designs import Prompt
 from prefixcache.keys.extras import ID_BYTES, Extras, common_extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, common_tokens
@@ -36,9 +36,10 @@ class Explanation:
         reason: "complete" (all but the last token are), "last token" (the rest of the prompt is cached, but one
             token must be computed), "lookahead" (a draft model's token), "limit" (a rule of the design hides
             it), "anchor missing" and "no checkpoint" (a window or recurrent layers cannot go on where more is cached),
-            "no room" (for the copy of a part of a block), "evicted", "not computed" (a live request is
-            about to), "boundary" (more tokens agree, or none are left to fill a block, but hits end at block
-            ends), "media" (cached without these media), "scope" (cached in another scope), "never seen",
+            "no room" (for the copy of a part of a block), "spilled" (on its way to the tier below), "evicted",
+            "not computed" (a live request is about to), "boundary" (more tokens agree, or none are left to fill a
+            block, but hits end at block ends), "media" (cached without these media), "scope" (cached in another scope),
+            "never seen",
             "not found" (never seen, or removed too long ago to know), "empty", "uncacheable", "old generation".
         detail: the same as a sentence, with positions and times.
         agreeing: leading tokens that agree with something cached in the same scope, as far as the design can see.
@@ -98,14 +99,16 @@ class Explainer:
             yield because(plan.match.cut_by, self._core.groups.why_cut(plan.match))
         if plan.dropped:
             yield because("lookahead", f"{plan.dropped} tokens behind token {at} are left to the draft model")
-        whole = design.match(prompt, length)
-        if whole.tokens == length and length - at <= size:
+        whole = self._core.find(prompt, length)
+        if whole.tokens + whole.loaded == length and length - at <= size:
             yield because("last token", f"all {length} tokens are cached, but the last one must be computed")
-        with_room = _found(design.match(prompt, length - 1))
+        with_room = self._core.find(prompt, length - 1).found
         if with_room > at and not plan.dropped:
             yield because("no room", f"tokens {at} to {with_room - 1} would have to be copied, and no block is free")
         elif min(agreeing, length - 1) > at and design.options.partial != "off" and size > 1:
             yield because("limit", f"tokens {at} to {agreeing - 1} are cached, but a rule of the design hides them")
+        if self._core.tiers is not None and self._core.tiers.in_transit(prompt, at):
+            yield because("spilled", f"the block of token {at} has left the device, and is not yet in the tier below")
         evicted_at = self._evicted_at(prompt, at)
         if evicted_at is not None:
             ago = self._core.clock() - evicted_at
@@ -194,7 +197,3 @@ def _progress(request: Request, at: int) -> str:
     if computed > at:
         return f"it has computed {computed}, which become visible when its block is full or the step ends"
     return f"it has computed {computed}"
-
-
-def _found(match: Match) -> int:
-    return match.tokens + (match.partial.tokens if match.partial is not None else 0)

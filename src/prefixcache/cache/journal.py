@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from prefixcache.cache.removals import Removals
-from prefixcache.events import Cleared, Event, Removed, Stored
+from prefixcache.events import Cleared, Event, Moved, Removed, Stored
 from prefixcache.keys.scope import Scope
 
 _StoredRaw: TypeAlias = tuple[tuple[bytes, ...], bytes | None, bytes, Scope, int]
-_Raw: TypeAlias = _StoredRaw | list[bytes] | Removed | Cleared  # a list: keys removed from the tree's group
+_Raw: TypeAlias = _StoredRaw | list[bytes] | Removed | Moved | Cleared  # a list: keys removed from the tree's group
 
 _MOST_KEYS = 1024  # of one removed event
 
@@ -60,6 +60,10 @@ class Journal:
             last += keys
         else:
             self._add(list(keys))
+
+    def moved(self, keys: Sequence[bytes], tier: str) -> None:
+        """Findable in this tier from now on."""
+        self._add(Moved(tuple(keys), tier))
 
     def cleared(self) -> None:
         self.removals.clear()

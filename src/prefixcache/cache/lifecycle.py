@@ -13,6 +13,7 @@ from prefixcache.cache.core import Core
 from prefixcache.cache.plans import Ask
 from prefixcache.cache.prompts import Asked, locate, refresh
 from prefixcache.cache.request import Pin, Request, extended
+from prefixcache.cache.tiers import DEVICE, Load
 from prefixcache.designs import Holding
 from prefixcache.errors import NoSpace, RequestError, ScopeError, whole_number
 from prefixcache.keys.extras import pack_extra_ids
@@ -53,7 +54,12 @@ class Lifecycle:
 
         A reuser must not overwrite what an earlier request of its batch still needs.
         """
-        sources = {(copy.group, copy.source) for other in self.core.copying for copy in other.unfinished_copies()}
+        sources = {
+            (copy.group, copy.source)
+            for other in self.core.copying
+            for copy in other.unfinished_copies()
+            if copy.source_tier == copy.target_tier
+        }
         tables: list[tuple[int, Sequence[int]]] = [(self.core.tree_group, holding.table)]
         if self.core.groups is not None:
             tables += self.core.groups.tables(holding)
@@ -94,13 +100,12 @@ class Lifecycle:
 
     def copied(self, request: Request) -> None:
         with self.core.lock:
-            self._drop_copies(request)
-
-    def _drop_copies(self, request: Request) -> None:
-        for copy, handle in request.pending:
-            self.core.drop_source(copy, handle)
-        request.pending.clear()
-        self.core.note_copies(request)
+            done, request.pending = request.pending, []
+            if any(isinstance(handle, Load) for _, handle in done):
+                self._publish(request, request.computed_tokens)  # before the tier lets go of what is loaded
+            for copy, handle in done:
+                self.core.drop_source(copy, handle, done=True)
+            self.core.note_copies(request)
 
     # -- growing ------------------------------------------------------------------------------------
 
@@ -249,10 +254,10 @@ class Lifecycle:
     def _forget_copies(self, request: Request, blocks: int) -> None:
         """Drop pending copies into table positions from `blocks` on."""
         dropped = set(request.holding.table[blocks:])
-        for copy, handle in request.pending:
-            if copy.target in dropped:
-                self.core.drop_source(copy, handle)
-        request.pending = [entry for entry in request.pending if entry[0].target not in dropped]
+        gone = [entry for entry in request.pending if _own_block(entry[0]) in dropped]
+        request.pending = [entry for entry in request.pending if _own_block(entry[0]) not in dropped]
+        for copy, handle in gone:
+            self.core.drop_source(copy, handle)
         self.core.note_copies(request)
 
     def _truncate(self, request: Request, length: int) -> None:
@@ -275,7 +280,7 @@ class Lifecycle:
                     request._state = state
                 return
             core, holding = self.core, request.holding
-            if request.pending:
+            if any(copy.target_tier == DEVICE for copy, _ in request.pending):
                 computed = holding.held * core.design.block_size  # what a missing copy leaves unwritten stays out
             else:
                 computed = request.computed_tokens
@@ -310,7 +315,8 @@ class Lifecycle:
         """Blocks that work in flight may write: those not fully computed, and targets of unfinished copies."""
         design = self.core.design
         blocks = set(request.holding.table[max(request.computed_tokens - design.ahead, 0) // design.block_size :])
-        return blocks.union(copy.target for copy, _ in request.pending if copy.group == self.core.tree_group)
+        group = self.core.tree_group
+        return blocks.union(_own_block(copy) for copy, _ in request.pending if copy.group == group)
 
     def _unshared(self, request: Request, length: int) -> int:
         """`length`, cut before the first private block that a fork has yet to copy out of."""
@@ -435,3 +441,8 @@ class Lifecycle:
     def _require_open(request: Request, call: str) -> None:
         if request.state != "open":
             raise RequestError(f"{call}: the request is {request.state}")
+
+
+def _own_block(copy: Copy) -> int:
+    """The block of a request's table that a copy writes, or, for one into the tier below, reads."""
+    return copy.target if copy.target_tier == DEVICE else copy.source

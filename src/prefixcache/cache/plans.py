@@ -33,7 +33,7 @@ class Plan:
     """What an admission would do now.
 
     Attributes:
-        match: the whole blocks found.
+        match: the whole blocks found, on the device and below it.
         partial: the hit inside the next block that will be used, if any.
         take: the partial's source is taken over in place instead of copied.
         new: blocks to allocate.
@@ -58,7 +58,7 @@ class Plan:
     @property
     def cached(self) -> int:
         """Tokens that need not be computed."""
-        return self.match.tokens + (self.partial.tokens if self.partial is not None else 0)
+        return self.match.tokens + self.match.loaded + (self.partial.tokens if self.partial is not None else 0)
 
 
 @dataclass(slots=True)

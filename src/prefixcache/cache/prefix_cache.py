@@ -17,6 +17,7 @@ from prefixcache.cache.plans import Ask
 from prefixcache.cache.presets import PRESETS
 from prefixcache.cache.prompts import Asked, MediaLike, read_prompt, refresh, require_nonempty
 from prefixcache.cache.request import Pin, Request
+from prefixcache.cache.tiers import DEVICE, Spills
 from prefixcache.designs import OutlineNode
 from prefixcache.designs.groups import Full, Kind
 from prefixcache.errors import NoSpace, OptionError, ScopeError, TokenError, whole_number
@@ -40,6 +41,8 @@ class PrefixCache:
         clock: seconds, for times to live.
         groups: kinds of attention of the model's layers (`Full`, `Window`, `Recurrent`), None when all attend to all
             earlier tokens. Each has memory, tables and books of its own.
+        tiers: blocks of memory below the device, such as `{"host": 65536}`: what is evicted is copied there, and
+            loaded from there, by the copies of requests (`Copy.source_tier`, `Copy.target_tier`).
         options: named options, see `prefixcache.Options`.
 
     Raises `OptionError` for what does not exist.
@@ -54,9 +57,10 @@ class PrefixCache:
         eviction: str | Policy | None = None,
         clock: Callable[[], float] = time.monotonic,
         groups: Sequence[Any] | None = None,
+        tiers: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
-        self._core = make_core(design, block_size, capacity, groups, eviction, clock, options)
+        self._core = make_core(design, block_size, capacity, groups, tiers, eviction, clock, options)
         self._admission = Admission(self._core)
         self._life = Lifecycle(self._core, self._admission)
         self._batch = "claim"
@@ -302,9 +306,13 @@ class PrefixCache:
         with core.lock:
             if any(books.pinned or books.quarantined for books in core.all_books()):
                 return False
+            if core.tiers is not None and core.tiers.busy:
+                return False
             core.design.end_step()
             if core.groups is not None:
                 core.groups.clear()
+            if core.tiers is not None:
+                core.tiers.clear()
             core.design.clear()
             if core.journal is not None:
                 core.journal.cleared()
@@ -321,6 +329,8 @@ class PrefixCache:
             if core.groups is not None:
                 core.groups.retire()
             core.design.retire()
+            if core.tiers is not None:
+                core.tiers.retire()
             return core.generation
 
     def end_step(self) -> None:
@@ -328,13 +338,31 @@ class PrefixCache:
         with self._core.lock:
             self._core.design.end_step()
 
-    def books(self, group: int | None = None) -> Books:
+    def spill(self) -> Spills:
+        """Take the copies of all that was evicted into empty blocks, to make them now and not when these are needed.
+
+        A request that is given such a block makes the copy else, before anything of its own. Until then, and until
+        `copied()` of what this returns, the block cannot be found.
+        Raises `OptionError` without a tier to spill to.
+        """
+        if self._core.tiers is None:
+            raise OptionError("there is no tier to spill to: build the cache with tiers={'host': blocks}")
+        return Spills(self._core)
+
+    def books(self, group: int | None = None, tier: str = DEVICE) -> Books:
         """Where the blocks are now; the four counts add up to the capacity.
 
-        Of full attention, or of the first group where there is none; of another one with `group`.
+        Of full attention, or of the first group where there is none; of another one with `group`, or of a tier below:
+        there idle are those that can be loaded or wait to be filled, pinned those that are being read, quarantined
+        those that are being written.
         """
         with self._core.lock:
-            return self._core.books(self._group(group))
+            if tier == DEVICE:
+                return self._core.books(self._group(group))
+            if self._core.tiers is None or tier != self._core.tiers.tier.name:
+                there = [DEVICE] if self._core.tiers is None else [DEVICE, self._core.tiers.tier.name]
+                raise OptionError(f"tier is {tier!r}: expected {' or '.join(map(repr, there))}")
+            return self._core.tiers.books()
 
     def stats(self) -> Stats:
         """Counters since construction."""

@@ -37,6 +37,14 @@ class EventSink(Protocol):
     def removed(self, keys: Sequence[bytes]) -> None: ...
 
 
+class Lower(Protocol):
+    """The tier below the device, which keeps what is evicted."""
+
+    def evicting(self, keys: Sequence[bytes], before: bytes | None, blocks: Sequence[int]) -> None:
+        """These full blocks, neighbours in a prompt behind the block `before`, are about to be evicted."""
+        ...
+
+
 @dataclass(slots=True)
 class Prompt:
     """What a lookup asks for.
@@ -91,6 +99,8 @@ class Match:
         cut_by: why it cannot: "anchor missing" (a window) or "no checkpoint" (a recurrent state).
         cut_group: which group.
         branch: how long the hit would be if recurrent states were kept everywhere.
+        loads: what follows in the tier below, a full block each; then nothing is reused inside a block.
+        loaded: tokens of these.
     """
 
     tokens: int
@@ -103,6 +113,13 @@ class Match:
     cut_by: str = ""
     cut_group: int = 0
     branch: int = 0
+    loads: Sequence[Any] = ()
+    loaded: int = 0
+
+    @property
+    def found(self) -> int:
+        """All tokens that need not be computed."""
+        return self.tokens + self.loaded + (self.partial.tokens if self.partial is not None else 0)
 
 
 @dataclass(slots=True)
@@ -158,6 +175,9 @@ class Design(ABC):
     can: ClassVar[dict[str, tuple[Any, ...]]] = {}
     default_eviction: ClassVar[str] = "lru"
     any_priority: bool = False  # priorities beyond 0..100 are allowed
+    has_tiers: ClassVar[bool] = True
+    trusted_keys: bool = True  # equal keys mean equal prefixes, with no token compared
+    lower: Lower | None = None  # where evicted blocks are kept
     ahead: int = 0  # tokens behind a block that belong to its identity
     withheld: int = 0  # of the computed tokens, how many last ones are never published
 
@@ -302,6 +322,16 @@ class Design(ABC):
             return private
         self.give_back(private)
         return array("i")
+
+    # -- with a tier below --------------------------------------------------------------------------
+
+    def demote_to(self, lower: Lower) -> None:
+        """From now on `lower` is told of what is evicted before it is, and hears all events of the index."""
+        self.lower = lower
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Iterable[bytes]:
+        """The keys of the full blocks of a prompt behind a match, in order, made as they are asked for."""
+        raise NotImplementedError(f"{self.name} has no tiers")
 
     def watch_leaves(self, ends_a_hit: Callable[[int], bool]) -> None:  # noqa: B027 - see `left_bare`
         """`left_bare` is going to be called; the function says whether a hit can end at a block now."""

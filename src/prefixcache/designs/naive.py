@@ -172,12 +172,19 @@ class NaiveDesign(Design):
             if not leaves:
                 break
             victim = min(leaves, key=lambda e: (not e.stale, e.last_access, -len(e.prefix[1])))
+            if self.lower is not None and not victim.stale:
+                above = self._entries.get(victim.parent)
+                self.lower.evicting([victim.key], above.key if above is not None else None, [victim.block])
             del self._entries[victim.prefix]
             self.pool.give((victim.block,))
             if self.events is not None and not victim.stale:
                 self.events.removed([victim.key])
             gone += 1
         return gone
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Iterator[bytes]:
+        keys = self._chain.blocks(self._chain.root(prompt.root), prompt.tokens, 0, len(match.blocks), prompt.extras)
+        return self._chain.behind(prompt.root, keys[-1] if keys else None, prompt.tokens, match.tokens, prompt.extras)
 
     # -- for explanations ---------------------------------------------------------------------------
 

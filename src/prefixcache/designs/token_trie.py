@@ -49,6 +49,7 @@ class TokenTrieDesign(Design):
     """See the module. Costs: a match, a claim and a release are each O(tokens) steps through as many objects."""
 
     name = "token_trie"
+    has_tiers = False
     can = {  # noqa: RUF012
         "partial": ("off",),
         "duplicates": ("give_back",),

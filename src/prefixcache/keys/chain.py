@@ -16,7 +16,7 @@ coincide: no token list can imitate a scope or a picture.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from operator import index
 from typing import SupportsIndex, TypeAlias
 
@@ -90,6 +90,17 @@ class ChainHash:
         if extras is not None:
             parent = self._digest(_EXTRAS_TAG + parent + extras.encode())
         return self._digest(parent + tokens)
+
+    def behind(
+        self, scope: bytes, before: bytes | None, tokens: Buffer, start: int, extras: Extras | None
+    ) -> Iterator[bytes]:
+        """Keys of the full blocks from token `start` on, behind the key `before`, made as they are asked for."""
+        parent = before if before is not None else self.root(scope)
+        size = self.block_size
+        for at in range(start, len(tokens) // TOKEN_BYTES - size + 1, size):
+            text = bytes(tokens[at * TOKEN_BYTES : (at + size) * TOKEN_BYTES])
+            parent = self.block(parent, text, extras.cut(at, at + size) if extras is not None else None)
+            yield parent
 
     def blocks(
         self,

@@ -51,7 +51,7 @@ class _Loader(FieldReader):
             self._readers[how] = self._release(how)
         for what in ("copied", "settled"):
             self._readers[what] = self._tell(what)
-        for what in ("books", "reset", "generation", "events", "stats", "end_step"):
+        for what in ("books", "reset", "spill", "generation", "events", "stats", "end_step"):
             self._readers[what] = self._ask(what)
 
     def scenario(self) -> s.Scenario:
@@ -195,9 +195,9 @@ class _Loader(FieldReader):
 
     def _ask(self, what: str) -> Callable[[int, Any], s.Action]:
         def reader(line: int, value: Any) -> s.Action:
-            allowed = ("group",) if what == "books" else ()
+            allowed = ("group", "tier") if what == "books" else ()
             fields = self.fields(line, {} if value is None else value, allowed, f"of `{what}`")
-            return s.Ask(what, self._group(line, fields))
+            return s.Ask(what, self._group(line, fields), plain(fields.get("tier", "device")))
 
         return reader
 

@@ -105,7 +105,7 @@ class KVOracle:
     def __init__(self, block_size: int, groups: Sequence[Kind] = (Full(),)) -> None:
         self._groups = groups
         self._sizes = [_slots_of(kind, block_size) for kind in groups]
-        self._memory: dict[tuple[int, int], list[int | None]] = {}  # (group, block) -> content per slot
+        self._memory: dict[tuple[str, int, int], list[int | None]] = {}  # (tier, group, block) -> content per slot
         self._numbers: dict[tuple[int, Hashable], int] = {}
         self._origins: list[tuple[int, Hashable]] = []  # content -> (content before it, last position)
         self._chains: dict[int, _Chain] = {}
@@ -118,14 +118,14 @@ class KVOracle:
             OracleError: a source slot was never written.
         """
         for move in copies:
-            source = self._slots(move.group, move.source)
+            source = self._slots(move.group, move.source, move.source_tier)
             for offset in range(move.tokens):
                 if source[offset] is None:
                     raise OracleError(
                         f"copy of {move.tokens} tokens from block {move.source} to block {move.target}: "
                         f"source slot {move.source * self._sizes[move.group] + offset} was never written"
                     )
-            self._slots(move.group, move.target)[: move.tokens] = source[: move.tokens]
+            self._slots(move.group, move.target, move.target_tier)[: move.tokens] = source[: move.tokens]
 
     def write(self, request: Owner, start: int, stop: int) -> None:
         """Write the KV of positions [start, stop) where the request's table says. O(stop - start).
@@ -200,10 +200,10 @@ class KVOracle:
     def _state(self, request: Owner, group: int) -> list[int | None]:
         return self._slots(group, int(request.tables[group][0]))
 
-    def _slots(self, group: int, block: int) -> list[int | None]:
-        slots = self._memory.get((group, block))
+    def _slots(self, group: int, block: int, tier: str = "device") -> list[int | None]:
+        slots = self._memory.get((tier, group, block))
         if slots is None:
-            slots = self._memory[group, block] = [None] * self._sizes[group]
+            slots = self._memory[tier, group, block] = [None] * self._sizes[group]
         return slots
 
     def _contents(self, request: Owner, length: int) -> list[int]:

@@ -182,8 +182,8 @@ class _Player:
             case s.Advance(seconds):
                 self._clock.now += seconds
                 return {"now": self._clock.now}
-            case s.Ask("books", group):
-                return dict(plain(cache.books(group)))
+            case s.Ask("books", group, tier):
+                return dict(plain(cache.books(group, tier)))
             case s.Ask(what):
                 return self._ask(what)
             case _:
@@ -222,6 +222,12 @@ class _Player:
                 return {"ok": cache.reset()}
             case "generation":
                 return {"generation": cache.new_generation()}
+            case "spill":
+                spills = cache.spill()
+                copies = spills.copies
+                self._oracle.copy(copies)
+                spills.copied()
+                return {"copies": len(copies)}
             case "stats":
                 stats = cache.stats()
                 return {**plain(stats), "hit_tokens": stats.hit_tokens, "hit_rate": stats.hit_rate}
@@ -289,7 +295,8 @@ class _Player:
 
     def _awaited_source(self, request: Request, start: int, stop: int) -> tuple[int, int] | None:
         """(group, block) that positions [start, stop) are written to and that another request has yet to copy."""
-        sources = {(copy.group, copy.source) for other in self._live.values() for copy in other.copies}
+        copies = [copy for other in self._live.values() for copy in other.copies]
+        sources = {(copy.group, copy.source) for copy in copies if copy.source_tier == copy.target_tier}
         if not sources:
             return None
         written: set[tuple[int, int]] = set()
@@ -309,7 +316,7 @@ class _Player:
     def _readable(self, request: Request) -> int:
         """How many positions of a request must hold their KV now: those before its first pending copy."""
         tables, pending = request.tables, [request.computed_tokens]
-        for copy in request.copies:
+        for copy in (copy for copy in request.copies if copy.target_tier == "device"):
             size = self._block_size(copy.group)
             at = 0 if size is None else tables[copy.group].tolist().index(copy.target) * size
             # A state is checked only when all positions are.

@@ -147,10 +147,11 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The steps about the whole: `books` (of a group), `reset`, `generation`, `events`, `stats`, `end_step`."""
+    """The steps about the whole: `books` (of a group, or a tier), `reset`, `spill`, `events`, `stats` and the like."""
 
     what: str
     group: int | None = None
+    tier: str = "device"
 
 
 Action: TypeAlias = (
@@ -184,6 +185,7 @@ RETURNS: dict[str, tuple[str, ...] | None] = {
     "advance": ("now",),
     "books": ("free", "idle", "pinned", "quarantined"),
     "reset": ("ok",),
+    "spill": ("copies",),
     "generation": ("generation",),
     "events": ("events", "mirror"),
     "stats": None,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
-from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
+from prefixcache.designs.base import Design, Holding, Lower, Match, Partial, Prompt
 from prefixcache.designs.block_trie.kept import Kept, KeptTables
 from prefixcache.designs.block_trie.queues import PriorityQueues
 from prefixcache.designs.block_trie.run import Run
@@ -74,6 +74,7 @@ class BlockTrieDesign(Design):
         if self._keeps and self.eviction != "priority":
             raise OptionError(f"eviction is {self.eviction!r}: with evict_from='anywhere', expected 'priority'")
         self._chain = ChainHash(options.hash, self.block_size)
+        self.trusted_keys = self._chain.trusted
         self._trie = Trie(self.block_size, self._partial, options.media == "block", options.child_limit)
         self._uses = Uses(self._trie, self.eviction, self._keeps, self.clock)
         self._store = Store(self._trie, self._uses, self.pool, self._chain, self.events, options.tails == "longest")
@@ -324,9 +325,8 @@ class BlockTrieDesign(Design):
         while gone < blocks and self._uses.idle:
             run = self._uses.items.peek()
             assert isinstance(run, Run)
-            taken = self._store.strip(run, min(blocks - gone, len(run.blocks)))
+            self.pool.give(taken := self._store.evict(run, min(blocks - gone, len(run.blocks))))
             gone += len(taken)
-            self.pool.give(taken)
         return gone
 
     def owns(self, holding: Holding, index: int) -> bool:
@@ -357,6 +357,14 @@ class BlockTrieDesign(Design):
             return array("i", (holding.table[index] for index in private))
         self._queues.free(holding, private)
         return array("i")
+
+    def demote_to(self, lower: Lower) -> None:
+        self.lower = self._store.lower = lower
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Iterator[bytes]:
+        run, end = match.anchor or (None, 0)
+        before = run.key_before((end - run.start) // self.block_size) if run is not None else None
+        return self._chain.behind(prompt.root, before, prompt.tokens, match.tokens, prompt.extras)
 
     # -- for explanations ---------------------------------------------------------------------------
 

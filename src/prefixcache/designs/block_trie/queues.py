@@ -87,6 +87,17 @@ class PriorityQueues:
                 taken.extend(self._draw_empty(item, n - len(taken)))
         return taken
 
+    def withdraw(self, blocks: Sequence[int]) -> None:
+        """These wait no longer."""
+        gone = set(blocks)
+        for item in list(self._empty):
+            left = array("i", (block for block in item.blocks if block not in gone))
+            self._count -= len(item.blocks) - len(left)
+            item.blocks = left
+            if not left:
+                del self._empty[item]
+                self._uses.leave(item)
+
     # -- in -----------------------------------------------------------------------------------------
 
     def free(self, holding: Holding, indices: list[int]) -> None:
@@ -122,7 +133,7 @@ class PriorityQueues:
                 drawn.extend(self._draw_empty(item, more))
             else:
                 assert item is not None
-                taken = self._store.strip(item, min(more, len(item.blocks)), leaves_hole=True)
+                taken = self._store.evict(item, min(more, len(item.blocks)), leaves_hole=True)
                 evicted += len(taken)
                 self._tell(taken)
                 drawn.extend(taken)
@@ -149,7 +160,7 @@ class PriorityQueues:
                 passed.append(item)
                 continue
             end = item.end
-            taken = self._store.strip(item, min(n - gone, len(item.blocks)), leaves_hole=True)
+            taken = self._store.evict(item, min(n - gone, len(item.blocks)), leaves_hole=True)
             gone += len(taken)
             self._tell(taken)
             taken.reverse()

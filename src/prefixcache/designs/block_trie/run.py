@@ -93,6 +93,12 @@ class Run:
         """Tokens of the prompt before it."""
         return self.end - len(self.tokens) // TOKEN_BYTES
 
+    def key_before(self, block: int) -> bytes | None:
+        """The key of the block before this one of its own; None at the beginning of a prompt."""
+        if block:
+            return self.keys[block - 1]
+        return self.parent.keys[-1] if self.parent is not None and self.parent.keys else None
+
     def cut(self, start: int, end: int) -> tuple[bytes, Extras | None]:
         """Its tokens [start, end), counted from its own beginning, and what they carry."""
         extras = self.extras.cut(start, end) if self.extras is not None else None

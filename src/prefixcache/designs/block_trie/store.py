@@ -8,7 +8,7 @@ from itertools import groupby
 
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
-from prefixcache.designs.base import EventSink, Holding, Prompt
+from prefixcache.designs.base import EventSink, Holding, Lower, Prompt
 from prefixcache.designs.block_trie.run import Run, key_of
 from prefixcache.designs.block_trie.tree import Trie
 from prefixcache.designs.block_trie.uses import Uses
@@ -82,6 +82,7 @@ class Store:
         self._longest = longest
         self._size = trie.block_tokens
         self.terms = PrivateTerms()
+        self.lower: Lower | None = None  # where evicted full blocks are kept
 
     # -- in -----------------------------------------------------------------------------------------
 
@@ -187,6 +188,13 @@ class Store:
 
     # -- out ----------------------------------------------------------------------------------------
 
+    def evict(self, run: Run, n: int, leaves_hole: bool = False) -> array[int]:
+        """As `strip`, and what the blocks hold may be kept below."""
+        if self.lower is not None and run.length % self._size == 0 and self._is_said(run):
+            at = len(run.blocks) - n
+            self.lower.evicting(run.keys[at:], run.key_before(at), run.blocks[at:])
+        return self.strip(run, n, leaves_hole)
+
     def strip(self, run: Run, n: int, leaves_hole: bool = False) -> array[int]:
         """Take the last n blocks of an idle run out of the trie, the last one first.
 
@@ -237,13 +245,15 @@ class Store:
 
     def _report_removed(self, run: Run, first: int) -> None:
         """The blocks of a run from index `first` on leave; what lies behind them is out of reach, too."""
-        if self._events is None or run in self._uses.items.stale:
+        if self._events is None or not self._is_said(run):
             return
-        if any(not above.blocks for above in self._uses.path(run)[:-1]):
-            return  # said when the hole above came
         self._events.removed(run.keys[first:])
         for below in self._trie.reachable(run):
             self._events.removed(below.keys)
+
+    def _is_said(self, run: Run) -> bool:
+        """Whether a reader of the events takes it for stored: else its end was said when a hole above it came."""
+        return run not in self._uses.items.stale and all(above.blocks for above in self._uses.path(run)[:-1])
 
     def _report_found_again(self, run: Run) -> None:
         """A hole is filled: its run and what can be reached behind it are there again."""

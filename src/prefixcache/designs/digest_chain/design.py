@@ -313,6 +313,8 @@ class DigestChainDesign(Design):
 
     def _drop_blocks(self, node: Node, keep: int) -> int:
         """Give all but the first `keep` blocks of an unused node without children to the pool; how many."""
+        if self.lower is not None and node not in self._uses.items.stale and not self._tree.is_tail(node):
+            self.lower.evicting(node.keys(keep), node.key_before(keep), node.blocks[keep:])
         gone = self._cut_off(node, keep)
         self.pool.give(gone)
         return len(gone)
@@ -322,6 +324,13 @@ class DigestChainDesign(Design):
         if self.events is not None and node not in self._uses.items.stale:
             self.events.removed(node.keys(keep))
         return self._uses.cut_off(node, keep)
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Iterator[bytes]:
+        node, inside, common = match.anchor or (None, None, 0)
+        before = node.key_after if node is not None else None
+        if inside is not None and common:
+            before = inside.key_before(common // self.block_size)
+        return self._chain.behind(prompt.root, before, prompt.tokens, match.tokens, prompt.extras)
 
     # -- for explanations ---------------------------------------------------------------------------
 

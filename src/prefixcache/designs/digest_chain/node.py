@@ -84,6 +84,17 @@ class Node:
         """What a block behind this node continues from."""
         return self.digests[-DIGEST_BYTES:]
 
+    @property
+    def key_after(self) -> bytes | None:
+        """The key of the block before whatever hangs from this node; None at the beginning of a prompt."""
+        return self.last_digest if self.parent is not None else None
+
+    def key_before(self, block: int) -> bytes | None:
+        """The key of the block before this one of its own; None at the beginning of a prompt."""
+        if block:
+            return self.digests[(block - 1) * DIGEST_BYTES : block * DIGEST_BYTES]
+        return self.parent.key_after if self.parent is not None else None
+
     def keys(self, first: int = 0) -> list[bytes]:
         """The digests from block `first` on, one by one."""
         digests = self.digests

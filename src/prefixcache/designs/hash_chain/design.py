@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Any
 
 from prefixcache.blocks.eviction import POLICIES, read_policy
-from prefixcache.designs.base import Design, Holding, Match, Prompt
+from prefixcache.designs.base import Design, Holding, Lower, Match, Prompt
 from prefixcache.designs.hash_chain.content import Content
 from prefixcache.designs.hash_chain.edges import Edges
 from prefixcache.designs.hash_chain.index import Index, Part
@@ -58,6 +58,7 @@ class HashChainDesign(Design):
         self._search = SEARCHES[self.options.search]
         self.lookups = 0  # of the last search, for tests
         self._index = Index()
+        self.trusted_keys = self._chain.trusted
         vouched_for = self._chain.trusted and self._chain.covers_extras
         self._content = None if vouched_for else Content(self._chain, self._index)
         self._edges = Edges(self.block_size) if self.ahead else None
@@ -96,7 +97,7 @@ class HashChainDesign(Design):
             confirmed = self._content.confirmed(prompt, parts)
             if self._unseen is not None and self._unseen.keys:  # a search may have jumped over such a key
                 confirmed = sum(1 for _ in takewhile(self._is_seen, keys[:confirmed]))
-            return _shortened(parts, confirmed)
+            return self._index.shortened(parts, confirmed)
         if found and (not parts or parts[-1][2] < found):
             raise InvariantError("a key is cached without the keys before it: no search can be trusted")
         return parts
@@ -338,30 +339,38 @@ class HashChainDesign(Design):
         return taken
 
     def _evict(self, blocks: int) -> int:
-        victims, keys = self._take_out(blocks)
+        victims, keys = self._take_out(blocks, self.lower)
         if self.events is not None:
             self.events.removed(keys)
         victims.reverse()  # the pool hands out what came last
         self.pool.give(victims)
         return len(victims)
 
-    def _take_out(self, blocks: int) -> tuple[array[int], list[bytes]]:
+    def _take_out(self, blocks: int, lower: Lower | None) -> tuple[array[int], list[bytes]]:
         """Take idle blocks out of the index: these in the order in which they leave, and what is found no more."""
         order, victims = self._order, array("i")
-        keys: list[bytes] = []
+        removed: list[bytes] = []
         while len(victims) < blocks and (run := order.first()) is not None:
             last = run.keys[-1]
-            trimmed, gone = self._index.trim(run, min(len(run.keys), blocks - len(victims)) if order.whole else 1)
+            trimmed, keys, lost = self._index.trim(run, min(len(run.keys), blocks - len(victims)) if order.whole else 1)
             victims += trimmed
+            gone = keys[:lost]
             if self._edges is not None:
                 self._edges.remove(gone)
             if not run.stale:
-                keys += gone
+                removed += gone
+                if lower is not None:
+                    before = keys[lost] if lost < len(keys) else run.last_key
+                    lower.evicting(gone[::-1], before, trimmed[:lost][::-1])
             if self._content is not None:
                 self._content.trimmed(run)
             order.trimmed(run, last, bool(gone))
         self._idle_blocks -= len(victims)
-        return victims, keys
+        return victims, removed
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Sequence[bytes]:
+        vouched_for = self._chain.covers_extras or prompt.extras is None
+        return self._keys(prompt)[len(match.blocks) :] if vouched_for else ()
 
     # -- for explanations ---------------------------------------------------------------------------
 
@@ -403,7 +412,7 @@ class HashChainDesign(Design):
         self._order.retire(self._index)
 
     def clear(self) -> None:
-        victims, _ = self._take_out(self._idle_blocks)
+        victims, _ = self._take_out(self._idle_blocks, None)
         self.pool.give(victims)
 
     def blocks(self) -> Iterator[int]:
@@ -438,8 +447,3 @@ def _path(holding: Holding) -> Path:
     if path is None:
         path = holding.anchor = Path()
     return path
-
-
-def _shortened(parts: list[Part], blocks: int) -> list[Part]:
-    """Parts of the beginning of a prompt, cut behind its first blocks."""
-    return [(run, start, min(end, blocks)) for run, start, end in parts if start < blocks]

@@ -85,6 +85,11 @@ class Index:
                 high = middle - 1
         return low
 
+    @staticmethod
+    def shortened(parts: list[Part], blocks: int) -> list[Part]:
+        """Parts of the beginning of a prompt, cut behind its first blocks."""
+        return [(run, start, min(end, blocks)) for run, start, end in parts if start < blocks]
+
     # -- change -----------------------------------------------------------------------------------
 
     def add(self, run: Run, first: int, known: int) -> None:
@@ -124,20 +129,24 @@ class Index:
         if self.oldest[key] is run:
             self.oldest[key] = by
 
-    def trim(self, run: Run, count: int) -> tuple[array[int], list[bytes]]:
-        """Forget the last blocks of a run: these, the last one first, and the keys that no block holds any more."""
+    def trim(self, run: Run, count: int) -> tuple[array[int], list[bytes], int]:
+        """Forget the last blocks of a run: these and their keys, the last one first, and how many keys are gone.
+
+        No block holds these any more. They are the first ones: a parent is cached as long as its child is.
+        """
         at = len(run.keys) - count
         keys, blocks = run.keys[at:], run.blocks[at:]
         del run.keys[at:]
         del run.blocks[at:]
         keys.reverse()
         blocks.reverse()
+        gone = len(keys)
         if self.copies:
-            keys = [key for key in keys if not self._drop_copy(key, run)]
+            gone -= sum([self._drop_copy(key, run) for key in keys])
         oldest = self.oldest
-        for key in keys:
+        for key in keys[:gone] if gone < len(keys) else keys:
             del oldest[key]
-        return blocks, keys
+        return blocks, keys, gone
 
     def _drop_copy(self, key: bytes, run: Run) -> bool:
         """Whether the run held one of several copies of this key, which it does no longer."""

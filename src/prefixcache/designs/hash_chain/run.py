@@ -57,6 +57,11 @@ class Run(Link):
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def last_key(self) -> bytes | None:
+        """The key of the block before whatever is added to it, or was cut off it."""
+        return self.keys[-1] if self.keys else self.before
+
     def __repr__(self) -> str:
         users = len(self.users) if self.users else 0
         return f"Run(blocks={self.blocks.tolist()}, start={self.start}, users={users})"

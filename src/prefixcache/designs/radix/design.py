@@ -20,7 +20,7 @@ from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.designs.radix.bare import BareLeaves
 from prefixcache.designs.radix.behind import look_behind
 from prefixcache.designs.radix.hashing import PageHash
-from prefixcache.designs.radix.node import Moves, Node, PathBlocks, Place
+from prefixcache.designs.radix.node import Moves, Node, PathBlocks, Place, key_before
 from prefixcache.designs.radix.standing import Standing
 from prefixcache.designs.radix.tree import RadixTree
 from prefixcache.errors import InvariantError
@@ -51,6 +51,7 @@ class RadixDesign(Design):
         self._partial = options.partial != "off" and self.block_size > 1
         self._tree = RadixTree(self.block_size, self.ahead, options.child_hash)
         self._hash = PageHash(options.hash, self.block_size, self.ahead)
+        self.trusted_keys = self._hash.trusted
         self._policy = read_policy(self.eviction)
         self._standing = Standing(self._policy, options, self.block_size)
         self.any_priority = options.priorities == "any"
@@ -322,9 +323,15 @@ class RadixDesign(Design):
             pages = len(node.blocks) if whole else min(len(node.blocks), blocks - gone)
             if self._bare and node not in self._idle.stale:
                 node, pages = self._bare.take(blocks - gone, whole) or (node, pages)
+            if self.lower is not None and node not in self._idle.stale:
+                self.lower.evicting(*node.last(pages))
             self.pool.give(self._cut_off(node, pages))
             gone += pages
         return gone
+
+    def keys_behind(self, prompt: Prompt, match: Match) -> Iterable[bytes]:
+        node, inside, common = match.anchor or (None, None, 0)
+        return self._hash.behind(prompt, match.tokens, key_before(node, inside, common // self.block_size))
 
     def watch_leaves(self, ends_a_hit: Callable[[int], bool]) -> None:
         self._bare.watch(ends_a_hit)
@@ -425,12 +432,6 @@ class RadixDesign(Design):
         self._tree.check()
         idle = 0
         for node in self._tree.nodes():
-            parent = node.parent
-            assert parent is not None
-            if node.pins < 0:
-                raise InvariantError(f"{node!r} has a negative pin count")
-            if parent.parent is not None and parent.pins < sum(child.pins for child in parent.children.values()):
-                raise InvariantError(f"{parent!r} has fewer pins than its children together")
             if self.events is not None and len(node.page_keys) != len(node.blocks):
                 raise InvariantError(f"{node!r} has {len(node.page_keys)} page keys")
             if fault := self._standing.check(node):

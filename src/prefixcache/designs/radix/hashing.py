@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -19,11 +19,24 @@ class PageHash:
         hash: as in `Options`.
         page: tokens per page.
         ahead: 1 when each token is hashed together with the one behind it.
+
+    Attributes:
+        trusted: see `ChainHash`.
     """
 
     def __init__(self, hash: str | Callable[[bytes], bytes | int], page: int, ahead: int) -> None:
         self._page, self._ahead = page, ahead
         self._chain = ChainHash(hash, page * (1 + ahead))
+        self.trusted = self._chain.trusted
+
+    def behind(self, prompt: Prompt, start: int, parent: bytes | None) -> Iterator[bytes]:
+        """The keys of a prompt's pages from token `start` on, behind the page `parent`, made as they are asked for."""
+        page, ahead, known = self._page, self._ahead, len(prompt.tokens) // TOKEN_BYTES
+        for at in range(start, known - page - ahead + 1, page):
+            text = bytes(prompt.tokens[at * TOKEN_BYTES : (at + page + ahead) * TOKEN_BYTES])
+            extras = prompt.extras.cut(at, at + page + ahead) if prompt.extras is not None else None
+            (parent,) = self.keys(prompt, parent, text, 1, extras)
+            yield parent
 
     def keys(
         self, prompt: Prompt, parent: bytes | None, text: bytes, pages: int, extras: Extras | None

@@ -67,6 +67,18 @@ class Node:
     def __repr__(self) -> str:
         return f"Node(end={self.end}, pages={len(self.blocks)}, pins={self.pins}, children={len(self.children)})"
 
+    def last(self, pages: int) -> tuple[tuple[bytes, ...], bytes | None, array[int]]:
+        """Its last pages: their keys, the key of the page before them, and their blocks."""
+        at = len(self.blocks) - pages
+        return self.page_keys[at:], key_before(self.parent, self, at), self.blocks[at:]
+
+
+def key_before(node: Node | None, inside: Node | None, page: int) -> bytes | None:
+    """The key of what comes before page `page` of `inside`, a child of `node`; None at the beginning of a prompt."""
+    if inside is not None and page:
+        return inside.page_keys[page - 1]
+    return node.page_keys[-1] if node is not None and node.page_keys else None
+
 
 class PathBlocks(Sequence[int]):
     """The blocks of a matched path, put together only when somebody looks: a probe just counts them.

@@ -277,6 +277,10 @@ class RadixTree:
                 raise InvariantError(f"{node!r} has {len(node.key)} bytes of tokens for {len(node.blocks)} pages")
             if parent.children.get(self.routing_of(node)) is not node:
                 raise InvariantError(f"{node!r} is not registered under its own first page")
+            if node.pins < 0:
+                raise InvariantError(f"{node!r} has a negative pin count")
+            if parent.parent is not None and parent.pins < sum(child.pins for child in parent.children.values()):
+                raise InvariantError(f"{parent!r} has fewer pins than its children together")
             if node.end != parent.end + len(node.blocks) * self.page:
                 raise InvariantError(f"{node!r} ends at {node.end}, its parent at {parent.end}")
             self._check_index(node)

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from prefixcache import Stored
+from prefixcache.blocks.tier import Entry, State
 from tests.model.prompts import Prompt, Unit
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self._round = 0
+        self._kept: dict[Entry, tuple[int | None, ...]] = {}  # what entries of the tier below held when they came
 
     # What is expected
 
@@ -134,6 +136,18 @@ class Checks:
             assert tuple(request.tokens) == sequence.prompt.tokens
             if not request.copies:
                 self.world.oracle.verify(request, sequence.computed)
+            for copy in request.copies:
+                if copy.target_tier == "device":
+                    self.world.oracle.verify_source(request, copy, sequence.computed)
+        self._below()
+
+    def _below(self) -> None:
+        """What lies in the tier below is what the device block held that it came from."""
+        tiers = self.world.cache._core.tiers
+        for entry in tiers.tier if tiers is not None else ():
+            where = (entry.slot, "host") if entry.state is State.READY else (entry.source, "device")
+            held = tuple(self.world.oracle._slots(0, *where))
+            assert self._kept.setdefault(entry, held) == held, f"{entry} should hold {self._kept[entry]}, holds {held}"
 
     def _published(self) -> None:
         """What a request computed is findable as long as it holds it; never more than it computed."""

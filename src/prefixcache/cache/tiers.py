@@ -249,7 +249,13 @@ class Tiers:
         waiting = {entry.source: entry for entry in self.tier if entry.state is State.WAITING}
         if waiting != self._waiting or not waiting.keys() <= free:
             raise InvariantError("a spill waits for a device block that is not empty")
-        found = {key for node in self.design.outline() for key in node.keys}
+        lost = set(self.design.unreachable())
+        found = {
+            key
+            for node in self.design.outline()
+            for key, block in zip(node.keys, node.blocks, strict=False)  # holes have keys and no blocks
+            if block not in lost
+        }
         for entry in self.tier:
             if entry.state is State.READY and entry.key in found and self.design.options.visibility == "computed":
                 raise InvariantError(f"{entry!r} lies in the {self.tier.name} tier and on the device")

@@ -174,6 +174,29 @@ class KVOracle:
                         f"found {self._describe(slots[offset])}"
                     )
 
+    def verify_source(self, request: Owner, copy: BlockCopy, computed: int) -> None:
+        """Check that a copy into the request's table, made now, would bring it the KV of its own prefix. O(tokens).
+
+        As far as it counts: of the first `computed` tokens. A rewind may have forgotten the rest.
+
+        Raises:
+            OracleError: names the first wrong position, the expected and the found content.
+        """
+        if isinstance(self._groups[copy.group], Recurrent):
+            return  # a state is checked where it is used
+        size = self._sizes[copy.group]
+        begin = [int(block) for block in request.tables[copy.group]].index(copy.target) * size
+        end = max(min(begin + copy.tokens, computed), begin)
+        contents = self._contents(request, end)
+        found = self._slots(copy.group, copy.source, copy.source_tier)
+        for offset in range(end - begin):
+            if found[offset] != contents[begin + offset]:
+                raise OracleError(
+                    f"request {request.id}, position {begin + offset}, to be copied out of {copy.source_tier} block "
+                    f"{copy.source}: expected {self._describe(contents[begin + offset])}, "
+                    f"found {self._describe(found[offset])}"
+                )
+
     def fork(self, parent: Owner, child: Owner) -> None:
         """`child` is another sample of `parent`: it may read its KV even where that is good for nobody else."""
         self._alone[child.id] = self._alone.get(parent.id, parent.id)

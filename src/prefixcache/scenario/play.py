@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prefixcache import (
+    Copy,
     InvariantError,
     Media,
     Pin,
@@ -138,6 +139,8 @@ class _Player:
         try:
             for request in self._live.values():
                 self._oracle.verify(request, self._readable(request), request.computed_tokens)
+                for copy in self._incoming(request):
+                    self._oracle.verify_source(request, copy, request.computed_tokens)
             self._cache.check()
             faults = self._events.add(self._cache.take_events()[2]) if self._cache.options.events else []
         except Exception as error:
@@ -316,12 +319,16 @@ class _Player:
     def _readable(self, request: Request) -> int:
         """How many positions of a request must hold their KV now: those before its first pending copy."""
         tables, pending = request.tables, [request.computed_tokens]
-        for copy in (copy for copy in request.copies if copy.target_tier == "device"):
+        for copy in self._incoming(request):
             size = self._block_size(copy.group)
             at = 0 if size is None else tables[copy.group].tolist().index(copy.target) * size
             # A state is checked only when all positions are.
             pending.append(min(at, request.computed_tokens) if size else max(request.computed_tokens - 1, 0))
         return min(pending)
+
+    @staticmethod
+    def _incoming(request: Request) -> list[Copy]:
+        return [copy for copy in request.copies if copy.target_tier == "device"]
 
     def _placed(self, request: Request) -> dict[str, Any]:
         return {"copies": len(request.copies), "block_table": plain(request.block_table)} | self._tables(request)

@@ -50,6 +50,12 @@ class Core:
         """The longest cached prefix of the first `limit` tokens that every attention group can resume from."""
         return self.groups.match(prompt, limit) if self.groups is not None else self.design.match(prompt, limit)
 
+    def match_whole(self, prompt: Prompt, limit: int) -> Match:
+        """The same at the end of a block; what lies inside the next one is not to be used."""
+        if self.groups is not None:
+            return self.groups.match(prompt, limit, whole=True)
+        return self.design.match(prompt, limit)
+
     def stores(self, holding: Holding) -> bool:
         """Whether what this request computes may be published: asked for, and under the current weights."""
         return holding.store and holding.generation == self.generation

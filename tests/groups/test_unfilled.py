@@ -45,12 +45,13 @@ def reused(make: Cache, first: int, then: int, asked: int) -> int:
 @designs
 def test_a_longer_end_is_not_read_from_the_window_of_a_shorter_one(design: str) -> None:
     # The tree knows 5 and 6 by the first request, the window 5 alone by the second: a hit of 6 would read 6.
-    assert reused(CACHES[design], first=6, then=5, asked=6) == 4
+    # Where the shorter end is kept by itself, it is reused instead.
+    assert reused(CACHES[design], first=6, then=5, asked=6) == (5 if "all tails" in design else 4)
 
 
 @designs
 def test_a_whole_block_is_not_read_from_the_window_of_an_unfilled_one(design: str) -> None:
-    assert reused(CACHES[design], first=8, then=6, asked=8) == 4
+    assert reused(CACHES[design], first=8, then=6, asked=8) == (6 if "all tails" in design else 4)
     assert reused(CACHES[design], first=8, then=7, asked=7) in (4, 7)  # 7 where the shorter end is kept by itself
 
 
@@ -101,6 +102,6 @@ def test_values_that_cover_whole_blocks_whatever_was_stored_are_seen(
 ) -> None:
     _hang_from_what_begins_alike(monkeypatch)
     assert reused(CACHES[design], first=6, then=5, asked=5) == 5  # it does hang there
-    assert reused(CACHES[design], first=6, then=5, asked=6) == 4  # and is not used for more than it has
+    assert reused(CACHES[design], first=6, then=5, asked=6) == 5  # and is not used for more than it has
     monkeypatch.setattr(Values, "covers", lambda values, value, full: full)
     assert reused(CACHES[design], first=6, then=5, asked=6) == 6

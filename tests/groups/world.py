@@ -167,7 +167,7 @@ class World:
         size = self.cache.block_size if isinstance(self.cache.groups[event.group], Recurrent) else None
         size = size or self.block_size(event.group)
         assert size * (len(event.keys) - 1) < len(event.tokens) <= size * len(event.keys)
-        before = self.names.get(event.parent) if event.parent is not None else (event.scope,)
+        before = self._named(event.parent, size) if event.parent is not None else (event.scope,)
         for index, key in enumerate(event.keys):
             piece = event.tokens[index * size : (index + 1) * size]
             prefix = (*before, *piece) if before is not None else None
@@ -176,6 +176,14 @@ class World:
                 assert self.names.setdefault(key, prefix) == prefix, "one key, two prefixes"
             self.mirror[event.group][key] = prefix or ()
             before = prefix
+
+    def _named(self, key: bytes, size: int) -> Prefix | None:
+        """The prefix that a key names; of a finer block its place in the tree's block whose key it begins with."""
+        home = self.names.get(key[:-1])
+        if key in self.names or home is None:
+            return self.names.get(key)
+        start = (len(home) - 2) // self.cache.block_size * self.cache.block_size
+        return home[: 1 + start + (key[-1] + 1) * size]
 
     def compare(self, tokens: list[int], scope: Scope | None, cached: int) -> None:
         """A probe against the events: the longest hit that is safe for every layer.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefixcache import Full, PrefixCache, Recurrent, Window
+from prefixcache import Full, Media, PrefixCache, Recurrent, Window
 from prefixcache.designs.block_trie import BlockTrieDesign
 from prefixcache.designs.digest_chain import DigestChainDesign
 from prefixcache.designs.groups import lookup
@@ -128,6 +128,29 @@ def test_the_group_that_cuts_most_is_named(design: str) -> None:
     # The first window alone could end behind 6 tokens, as what the request has pinned; the second everywhere.
     assert hit(cache, [*range(8), 50]) == (6, "anchor missing")
     assert "group 1" in cache.explain([*range(8), 50]).detail
+
+
+@designs
+def test_a_lookup_does_not_try_all_blocks_that_share_a_token(design: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_of(design, Window(4))
+    for own in range(8):
+        compute(cache.open([0, 1, 2, 3, 10, 20 + own, 30, 31, 99])).close()
+    keep_only(cache, [0, 1, 2, 3], [0, 1, 2, 3, 10, 27, 30, 31])
+    assert hit(cache, [0, 1, 2, 3, 10, 50, 51]) == (5, "boundary")  # by the last of eight
+    monkeypatch.setattr(lookup, "_MOST_TRIED", 5)
+    assert hit(cache, [0, 1, 2, 3, 10, 50, 51]) == (4, "anchor missing")
+
+
+@pytest.mark.parametrize(("media", "cut"), [("token", 6), ("block", 4)])
+def test_a_block_with_media_is_not_cut_where_it_is_matched_whole_or_not_at_all(media: str, cut: int) -> None:
+    cache = cache_of("block_trie", Window(5, block_size=2), media=media)
+    image = [Media("image", 4, 1)]
+    compute(cache.open([*range(8), 99], media=image)).close()
+    for shared in (8, 4):  # the window of 4 tokens is evicted last, that of 8 from its end on
+        cache.open([*range(shared), 99], media=image[: shared // 8]).abort()
+    while cache.probe([*range(8), 99], media=image).cached == 8:
+        assert cache.evict(1, group=1)
+    assert cache.probe([*range(8), 99], media=image).cached == cut
 
 
 @designs

@@ -127,11 +127,14 @@ class Lookup:
         if not found.inside:
             return None
         size, longest, tried = self._design.block_size, least, 0
+        may = np.logical_and.reduce([side.may_end_behind(found.blocks) for side in sides])
         best: Inside | None = None
+        if not may[least // size :].any():
+            return None
         for at, sources in self._sources(sides, found, least):
-            before = found.blocks[: at // size]
-            if at + size - 1 <= longest or not all(side.may_end_behind(before) for side in sides):
+            if at + size - 1 <= longest or not may[at // size]:
                 continue
+            before = found.blocks[: at // size]
             for partial in sources:
                 if at + partial.tokens <= longest or tried == _MOST_TRIED:
                     break

@@ -54,8 +54,8 @@ class RecurrentSide(Side):
         made_of = self.values.covers(state, self.tree_size) if state != NOTHING else 0
         return made_of if made_of <= tokens else 0
 
-    def may_end_behind(self, tree_blocks: Sequence[int]) -> bool:
-        return self.values.any_short
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        return np.full(len(tree_blocks) + 1, self.values.any_short)
 
     # -- admission ----------------------------------------------------------------------------------
 

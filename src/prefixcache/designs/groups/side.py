@@ -158,8 +158,11 @@ class Side(ABC):
         """
 
     @abstractmethod
-    def may_end_behind(self, tree_blocks: Sequence[int]) -> bool:
-        """Whether a hit could end inside some block behind these, for all that they have: before one is looked for."""
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        """For 0 .. len(tree_blocks) whole blocks: whether a hit could end inside some block behind them.
+
+        By what these blocks have. Before such a block is looked for.
+        """
 
     def safe_within(self, tree_blocks: Sequence[int], least: int) -> Present:
         """For the lengths from `least` tokens to the end of these blocks: whether a hit that ends there is safe.

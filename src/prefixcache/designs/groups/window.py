@@ -68,8 +68,10 @@ class WindowSide(Side):
             return super().safe_within(tree_blocks, least)
         return self._has_what_is_read(tree_blocks, np.arange(least, len(tree_blocks) * self.tree_size + 1))
 
-    def _has_what_is_read(self, tree_blocks: Sequence[int], lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Present:
-        """For each of these lengths whether all is there that its next position reads."""
+    def _has_what_is_read(
+        self, tree_blocks: Sequence[int], lengths: np.ndarray[Any, np.dtype[np.int64]], behind: int = 0
+    ) -> Present:
+        """For each of these lengths whether all of it is there that is read by the position so far behind it."""
         there = self.values.present(tree_blocks[self._coarse - 1 :: self._coarse])
         entries = -(-lengths // self.block_size)
         # Of the first e entries: the last one that is missing, by e. It must be too far back to be read.
@@ -78,7 +80,7 @@ class WindowSide(Side):
         first_missing = int(np.argmin(there)) if not there.all() else len(there)
         safe: Present = np.minimum(self._sinks, entries) <= first_missing
         if self.kind.size > 1:  # else nothing before it is read
-            safe &= last_missing[entries] < np.maximum(lengths + 1 - self.kind.size, 0) // self.block_size
+            safe &= last_missing[entries] < np.maximum(lengths + behind + 1 - self.kind.size, 0) // self.block_size
         return safe
 
     def safe_at_the_end(self, tree_blocks: Sequence[int]) -> bool:
@@ -87,9 +89,11 @@ class WindowSide(Side):
             return False
         return NOTHING not in self.values.at_places(self._places(tree_blocks, self._read(length, length)))
 
-    def may_end_behind(self, tree_blocks: Sequence[int]) -> bool:
-        # The longer the hit, the fewer of these are read.
-        return self._coarse == 1 and self._reaches_back(tree_blocks, self.tree_size - 1)
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        lengths = np.arange(len(tree_blocks) + 1) * self.tree_size
+        if self._coarse > 1:
+            return np.zeros(len(lengths), dtype=np.bool_)
+        return self._has_what_is_read(tree_blocks, lengths, self.tree_size - 1)  # the longer, the fewer are read
 
     def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
         if self._coarse > 1:
@@ -99,7 +103,7 @@ class WindowSide(Side):
             if covered == tokens:
                 break
             tokens = covered  # a shorter hit may read nothing of what is missing
-        return tokens if self._reaches_back(tree_blocks, tokens) else 0
+        return tokens if tokens and self._reaches_back(tree_blocks, tokens) else 0
 
     def _unbroken(self, whole: int, source: int, tokens: int) -> int:
         """Of a hit of so many tokens inside the source: those before the first one that is read and not there."""

@@ -125,6 +125,10 @@ class BlockTrieDesign(Design):
     def last_block(self, match: Match, tokens: int) -> Partial | None:
         return last_block(self._trie, match, tokens) if self._partial else None
 
+    def unfilled_end(self, prompt: Prompt, length: int) -> int:
+        partial = self.match(prompt, length).partial
+        return partial.source if partial is not None and partial.handle.end == length else -1
+
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:

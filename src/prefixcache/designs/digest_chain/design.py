@@ -133,6 +133,10 @@ class DigestChainDesign(Design):
         place = Place(holder, match.tokens)
         return Partial(match.blocks[-1], tokens, not holder.pins, False, place) if self._partial else None
 
+    def unfilled_end(self, prompt: Prompt, length: int) -> int:
+        partial = self.match(prompt, length).partial
+        return partial.source if partial is not None and partial.handle.end == length else -1
+
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:

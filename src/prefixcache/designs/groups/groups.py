@@ -225,16 +225,26 @@ class Groups:
             side.extend(table, cover)
 
     def store(self, holding: Holding, length: int, computed: int, ended: bool) -> None:
-        """The tree has the first `length` tokens of this request: hang from it what the groups have of them."""
+        """Hang from the tree what the groups have of the first `length` tokens of this request, as far as it has them.
+
+        An unfilled end that the tree has from somebody else may lack what the groups have of it.
+        """
+        held = min(length, holding.held * self.design.block_size)
+        end = self.design.unfilled_end(holding.prompt, length) if ended and held < length else NOTHING
+        if end == NOTHING:
+            length = held
         if length <= 0:
             return
-        stored = Stored(length, computed, self._homes(holding, length), ended, told=self._events is not None)
+        homes = self._homes(holding, length)
+        if end != NOTHING:
+            homes[-1] = end
+        stored = Stored(length, computed, homes, ended, told=self._events is not None)
         for side, table in zip(self.sides, holding.sides, strict=True):
             kept = side.store(table, stored)
             if kept and stored.told:
                 self._announce(holding.prompt, side, kept)
 
-    def _homes(self, holding: Holding, length: int) -> Sequence[int]:
+    def _homes(self, holding: Holding, length: int) -> array[int]:
         """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.

@@ -189,9 +189,9 @@ class Design(ABC):
     def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
         """Where else than by `match` a hit within the first `limit` tokens could end inside a block. Changes nothing.
 
-        At each branch on the way of the match that lies behind `least` tokens or there, the last one first: the tokens
-        before it, and the blocks that begin like the prompt goes on and are not those of the match, by the tokens that
-        they share, most first. One by one, each found when it is asked for. Nothing where no hit ends inside a block.
+        At each branch on the way of the match from `least` tokens on, the last one first: the tokens before it, and the
+        blocks that begin as the prompt goes on and are not those of the match, the one that shares most first. Each is
+        found when it is asked for. Nothing where no hit ends inside a block.
 
         Args:
             ends: only unfilled blocks all of whose tokens the prompt has.

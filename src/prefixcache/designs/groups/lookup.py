@@ -7,9 +7,8 @@
 
 Most hits are cut by no group, and cost one question to each. Else every end of a block is asked for at once, and then
 whatever could end inside a block behind the last safe one: the block that the design has chosen, those of the match
-itself where a window has finer blocks, and those that part from the match on its way. A source that is safe for all
-groups at its full length is the exception there, so each group is asked for the most that is safe, in turn, until all
-agree.
+itself where a window has finer blocks, and those that part from the match on its way. Of each the groups are asked in
+turn for the most that is safe, until all agree.
 """
 
 from __future__ import annotations

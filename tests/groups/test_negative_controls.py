@@ -107,16 +107,16 @@ def _with(at: Callable[..., int], method: Callable[..., None]) -> Callable[..., 
 
 @rule
 def inside_a_block_the_other_groups_are_asked(patch: pytest.MonkeyPatch) -> None:
-    def there(side: WindowSide, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
-        return side.values.at(source) != NOTHING
+    def there(side: WindowSide, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
+        return tokens if side.values.at(source) != NOTHING else 0
 
     patch.setattr(WindowSide, "safe_inside", there)
 
 
 @rule
 def inside_a_block_a_state_is_of_one_length(patch: pytest.MonkeyPatch) -> None:
-    def there(side: RecurrentSide, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
-        return side.values.at(source) != NOTHING
+    def there(side: RecurrentSide, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
+        return tokens if side.values.at(source) != NOTHING else 0
 
     patch.setattr(RecurrentSide, "safe_inside", there)
 

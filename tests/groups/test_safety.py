@@ -69,21 +69,34 @@ def test_a_window_is_safe_where_all_that_is_read_is_cached(history: int, seed: i
         expected.append(length % side.block_size == 0 and there)
     assert side.safe(list(range(blocks))).tolist() == expected
     assert [side.safe_at_the_end(list(range(whole))) for whole in range(blocks + 1)] == expected
+    within = side.safe_within(list(range(blocks)), 0)
+    for whole in range(blocks):
+        least, end = whole * side.tree_size, (whole + 1) * side.tree_size
+        assert within[least] == expected[whole]
+        inside = [longest_inside(side, covered, whole, tokens) == tokens for tokens in range(1, side.tree_size)]
+        assert within[least + 1 : end].tolist() == inside
+        assert side.safe_within(list(range(blocks)), least).tolist() == within[least:].tolist()
+
+
+def longest_inside(side: WindowSide, covered: Covered, blocks: int, tokens: int) -> int:
+    """The most of the first `tokens` tokens behind these blocks that are safe: every length is tried."""
+    own, size = side.block_size, side.tree_size
+    for inside in range(tokens if own <= size else 0, 0, -1):
+        length = blocks * size + inside
+        needed = {at // own for at in read(side.kind, length)}
+        # What is read of a block is shared or copied with all that is before it.
+        if all(holds(side, covered, blocks, min((entry + 1) * own, length) - 1, length) for entry in needed):
+            return inside
+    return 0
 
 
 def require_safe_inside(seed: str) -> None:
-    """That hits inside a block are safe where all is there that is read, for one window."""
+    """That of a block as much is safe as all is there for that is read, for one window."""
     side, blocks, covered = window(random.Random(seed))
-    for inside in range(1, side.tree_size):
-        length = blocks * side.tree_size + inside
-        safe = side.safe_inside(list(range(blocks)), blocks, inside)
-        if side.block_size > side.tree_size:
-            assert not safe  # its blocks end elsewhere
-        elif safe:
-            assert all(holds(side, covered, blocks, at, length) for at in read(side.kind, length)), (side.kind, length)
-        elif blocks == 0:
-            # Without blocks in front nothing but the source decides: all of its beginning, or no hit.
-            assert not all(holds(side, covered, blocks, at, length) for at in range(length))
+    for tokens in range(1, side.tree_size):
+        safe = side.safe_inside(list(range(blocks)), blocks, tokens)
+        assert safe == longest_inside(side, covered, blocks, tokens), (side.kind, blocks, tokens)
+        assert not safe or side.may_end_behind(list(range(blocks)))[-1]
 
 
 @pytest.mark.parametrize("history", range(200))
@@ -112,4 +125,4 @@ def test_a_state_is_safe_where_one_was_kept(history: int, seed: int) -> None:
     assert side.safe(list(range(blocks))).tolist() == expected
     assert [side.safe_at_the_end(list(range(whole))) for whole in range(blocks + 1)] == expected
     hang(values, blocks, 3)
-    assert [side.safe_inside(list(range(blocks)), blocks, tokens) for tokens in (1, 2, 3)] == [False, False, True]
+    assert [side.safe_inside(list(range(blocks)), blocks, tokens) for tokens in (1, 2, 3)] == [0, 0, 3]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from prefixcache import Full, PrefixCache, Recurrent, Request, Scope, Stored, Window
 from prefixcache.events import Cleared, Removed
+from tests.groups.oracle import Oracle
 
 Prefix = tuple[Any, ...]
 Slot = tuple[int, int, int]  # group, block, offset in it
@@ -44,6 +45,7 @@ class World:
     mirror: dict[int, dict[bytes, Prefix]] = field(default_factory=dict)
     hits: int = 0
     cuts: int = 0
+    inside: int = 0
 
     def __post_init__(self) -> None:
         self.mirror = {group: {} for group in range(len(self.cache.groups))}
@@ -165,7 +167,7 @@ class World:
         size = self.cache.block_size if isinstance(self.cache.groups[event.group], Recurrent) else None
         size = size or self.block_size(event.group)
         assert size * (len(event.keys) - 1) < len(event.tokens) <= size * len(event.keys)
-        before = self.names.get(event.parent) if event.parent is not None else (event.scope,)
+        before = self._named(event.parent, size) if event.parent is not None else (event.scope,)
         for index, key in enumerate(event.keys):
             piece = event.tokens[index * size : (index + 1) * size]
             prefix = (*before, *piece) if before is not None else None
@@ -175,45 +177,44 @@ class World:
             self.mirror[event.group][key] = prefix or ()
             before = prefix
 
-    def expected(self, tokens: list[int], scope: Any) -> int:
-        """The longest whole-block hit that is safe for every layer, from the events alone."""
-        cached = {group: set(found.values()) for group, found in self.mirror.items()}
-        size = self.cache.block_size
-        full = self.cache.groups.index(Full())
-        best = 0
-        for length in range(size, len(tokens), size):
-            prefix = (scope, *tokens[:length])
-            if prefix not in cached[full]:
-                break
-            if all(self._safe(group, tokens, length, scope, cached[group]) for group in cached if group != full):
-                best = length
-        return best
+    def _named(self, key: bytes, size: int) -> Prefix | None:
+        """The prefix that a key names; of a finer block its place in the tree's block whose key it begins with."""
+        home = self.names.get(key[:-1])
+        if key in self.names or home is None:
+            return self.names.get(key)
+        start = (len(home) - 2) // self.cache.block_size * self.cache.block_size
+        return home[: 1 + start + (key[-1] + 1) * size]
 
     def compare(self, tokens: list[int], scope: Scope | None, cached: int) -> None:
-        """A probe against the events: equal where hits end at block ends, else at least as long."""
+        """A probe against the events: the longest hit that is safe for every layer.
+
+        A hit inside a block is copied: where no room is left for that, the end of a block before it.
+        """
         options = self.cache.options
         if options.visibility == "step":
             return  # stored means registered there: it is matched one step later
         if options.lookahead or options.backoff:
             return  # what a draft model takes off a hit is not known to events
-        if any(self.block_size(group) < self.cache.block_size for group in self.mirror):
-            return  # two blocks of the tree can begin alike, and a finer block hangs from one of them
         if Full() not in self.cache.groups:
             return  # a tree without memory is not announced
-        expected = self.expected(tokens, replace(scope or Scope(), generation=self.cache.generation))
-        exact = options.partial == "off" and self.cache.design_name != "naive"
-        assert cached == expected if exact else cached >= expected, (cached, expected)
+        prompt = (replace(scope or Scope(), generation=self.cache.generation), *tokens)
+        oracle = Oracle(self.cache, self.mirror, prompt)
+        whole, longest = oracle.longest(whole=True), oracle.longest()
+        if self.cache.design_name == "naive":
+            assert cached >= whole, (cached, whole)
+        elif options.child_limit is not None:
+            assert whole <= cached <= longest, (whole, cached, longest)
+        elif self._has_room(len(tokens)):
+            assert cached == longest, (cached, longest)
+            self.inside += longest > whole
+        else:
+            assert cached in (whole, longest), (whole, cached, longest)
 
-    def _safe(self, group: int, tokens: list[int], length: int, scope: Any, cached: set[Prefix]) -> bool:
-        kind = self.cache.groups[group]
-        if isinstance(kind, Recurrent):
-            return (scope, *tokens[:length]) in cached
-        assert isinstance(kind, Window)
-        size = self.block_size(group)
-        if length % size:
-            return False
-        read = {at // size for at in range(length) if at > length - kind.size or at < kind.sinks}
-        return all((scope, *tokens[: (block + 1) * size]) in cached for block in read)
+    def _has_room(self, tokens: int) -> bool:
+        """Whether every group could give a prompt all its blocks, and as many to copy out of as one hit may need."""
+        tokens += 2 * self.cache.block_size
+        books = map(self.cache.books, self.mirror)
+        return all(now.free + now.idle > tokens // self.block_size(group) + 1 for group, now in enumerate(books))
 
     # -- after every operation ------------------------------------------------------------------------
 

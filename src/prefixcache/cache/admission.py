@@ -167,7 +167,7 @@ class Admission:
 
     def _whole(self, prompt: Prompt, match: Match) -> Match:
         """The hit without what lies inside a block: every group must be able to resume there instead."""
-        whole = self.core.match(prompt, match.tokens)
+        whole = self.core.match_whole(prompt, match.tokens)
         whole.cut += match.cut
         if not whole.cut_by:
             whole.cut_by, whole.cut_group = match.cut_by, match.cut_group

@@ -32,9 +32,8 @@ def release_groups(core: Core, groups: Groups, request: Request, length: int, in
 
 
 def _store(core: Core, groups: Groups, request: Request, length: int, computed: int, ended: bool) -> None:
-    holding = request.holding
-    if core.stores(holding):
-        groups.store(holding, min(length, holding.held * core.design.block_size), computed, ended)
+    if core.stores(request.holding):
+        groups.store(request.holding, length, computed, ended)
 
 
 def go_back(core: Core, groups: Groups, request: Request, length: int) -> list[tuple[int, Wanted]]:

@@ -60,6 +60,12 @@ class Core:
             self.tiers.continue_match(prompt, limit, match)
         return match
 
+    def match_whole(self, prompt: Prompt, limit: int) -> Match:
+        """The same at the end of a block; what lies inside the next one is not to be used."""
+        if self.groups is not None:
+            return self.groups.match(prompt, limit, whole=True)
+        return self.design.match(prompt, limit)
+
     def stores(self, holding: Holding) -> bool:
         """Whether what this request computes may be published: asked for, and under the current weights."""
         return holding.store and holding.generation == self.generation

@@ -381,9 +381,8 @@ class Lifecycle:
             refresh(asked, self.core.generation)
             holding = Holding(asked.prompt, generation=self.core.generation)
             if not asked.why_not and not self._admission.is_old(asked):
-                match = self.core.match(asked.prompt, asked.length)
+                match = self.core.match_whole(asked.prompt, asked.length)
                 if self.core.groups is not None:
-                    match = self.core.match(asked.prompt, match.tokens)  # without what lies inside a block
                     self.core.groups.claim(holding, match, None)
                 self.core.design.claim(holding, match)
             pin = Pin(self, holding)

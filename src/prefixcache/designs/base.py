@@ -206,6 +206,26 @@ class Design(ABC):
     def match(self, prompt: Prompt, limit: int) -> Match:
         """The longest cached prefix of the first `limit` tokens. Changes nothing."""
 
+    def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
+        """Where else than by `match` a hit within the first `limit` tokens could end inside a block. Changes nothing.
+
+        At each branch on the way of the match from `least` tokens on, the last one first: the tokens before it, and the
+        blocks that begin as the prompt goes on and are not those of the match, the one that shares most first. Each is
+        found when it is asked for. Nothing where no hit ends inside a block.
+
+        Args:
+            ends: only unfilled blocks all of whose tokens the prompt has.
+        """
+        return iter(())
+
+    def last_block(self, match: Match, tokens: int) -> Partial | None:
+        """The last whole block of a match as the source of a hit inside it; None where it is reused whole or not."""
+        return None
+
+    def unfilled_end(self, prompt: Prompt, length: int) -> int:
+        """The stored unfilled block that ends exactly with the first `length` tokens; -1 when there is none."""
+        return -1
+
     # -- ownership --------------------------------------------------------------------------------
 
     @abstractmethod

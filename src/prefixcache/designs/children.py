@@ -129,6 +129,26 @@ class ChildIndex(Generic[Child]):
             node = node.turns[tokens[at : at + unit]]
         return node.first.child, common
 
+    def alike(self, tokens: bytes) -> Iterator[tuple[Child, int]]:
+        """All children with a common token and how many they share, most first; of equal ones in no particular order.
+
+        One by one: who stops early pays for the branches on the way and for what was looked at.
+        """
+        unit = self.unit
+        if self._few is not None:
+            few = [(leaf.child, _common(leaf.tokens, tokens, unit)) for leaf in self._few]
+            yield from sorted((found for found in few if found[1]), key=lambda found: -found[1])
+            return
+        path, reached = self._path(tokens)
+        common = _common(reached.first.tokens, tokens, unit)
+        path = [branch for branch in path if branch.depth < common]
+        below, passed = self._root if not path else path[-1].turns[_token(tokens, path[-1].depth, unit)], None
+        while common and below is not None:
+            for child in _children_below(below, passed):
+                yield child, common
+            below, passed = (path.pop() if path else None), below
+            common = below.depth if isinstance(below, _Branch) else 0
+
     def add(self, tokens: bytes, child: Child) -> None:
         """Add a child that may be used from now on. Raises `InvariantError` when its tokens are here already."""
         leaf = _Leaf(tokens, self._inserted, child)
@@ -280,6 +300,25 @@ def _first(branch: _Branch[Child]) -> _Leaf[Child]:
         if current is not None and current.first.order == order:
             return current.first
         heappop(branch.oldest)
+
+
+def _children_below(node: _Node[Child], passed: _Node[Child] | None) -> Iterator[Child]:
+    """The children below a node, but for those below one that has been passed."""
+    ways = [iter((node,))]
+    while ways:
+        below = next(ways[-1], None)
+        if below is None:
+            ways.pop()
+        elif isinstance(below, _Leaf):
+            if below is not passed:
+                yield below.child
+        elif below is not passed:
+            ways.append(iter(below.turns.values()))
+
+
+def _token(tokens: bytes, at: int, unit: int) -> bytes:
+    """One token of a query, b"" behind its end."""
+    return tokens[at * unit : (at + 1) * unit]
 
 
 def _common(a: bytes, b: bytes, unit: int) -> int:

@@ -25,12 +25,14 @@ class Scan:
         self.children: dict[bytes, int] = {}
 
     def best(self, tokens: bytes) -> tuple[int, int] | None:
-        best, longest = None, 0
+        return max(self.alike(tokens), key=lambda found: found[1], default=None)
+
+    def alike(self, tokens: bytes) -> list[tuple[int, int]]:
+        found = []
         for key, child in self.children.items():
             common = common_tokens(key, 0, tokens, 0, min(len(key), len(tokens)) // 4) * 4 // self.unit
-            if common > longest:
-                best, longest = child, common
-        return None if best is None else (best, longest)
+            found += [(child, common)] if common else []
+        return found
 
 
 def random_tokens(rng: random.Random, size: int, alphabet: int, unit: int) -> bytes:
@@ -64,6 +66,9 @@ def play(rng: random.Random, steps: int, size: int, alphabet: int, keep: int, un
         for _ in range(3):
             query = random_tokens(rng, size, alphabet, unit)
             assert index.best(query) == scan.best(query), (step, query)
+            alike = list(index.alike(query))
+            assert sorted(alike) == sorted(scan.alike(query)), (step, query)
+            assert [common for _, common in alike] == sorted((common for _, common in alike), reverse=True)
     assert sorted(index) == sorted(scan.children.values())
     for victim in list(scan.children):
         index.discard(victim)
@@ -107,6 +112,8 @@ def test_a_shorter_child_and_a_shorter_query_match_as_far_as_they_go() -> None:
     assert index.best(packed(4, 5)) == ("tail", 2)
     assert index.best(packed(9)) is None
     assert index.best(b"") is None
+    assert list(index.alike(packed(4, 5, 6))) == [("whole", 3), ("tail", 2)]
+    assert not list(index.alike(packed(9)))
 
 
 def test_the_same_tokens_twice_are_an_error_and_an_unknown_discard_is_none() -> None:
@@ -141,6 +148,7 @@ def test_a_lookup_does_not_cost_more_with_more_children(seed: int) -> None:
         if i + 1 in (32, 1024, 16_384):
             Counted.looks = 0
             assert index.best(Counted(packed(*range(16), *range(16)))) == (0, 16)
+            assert next(index.alike(Counted(packed(*range(16), *range(16)))))[1] == 16
             looks[i + 1] = Counted.looks
     assert len(set(looks.values())) == 1, looks
 

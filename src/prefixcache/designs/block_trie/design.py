@@ -17,6 +17,7 @@ from typing import Any
 
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
 from prefixcache.designs.base import Design, Holding, Lower, Match, Partial, Prompt
+from prefixcache.designs.block_trie.inside import Source, last_block, look_beside
 from prefixcache.designs.block_trie.kept import Kept, KeptTables
 from prefixcache.designs.block_trie.queues import PriorityQueues
 from prefixcache.designs.block_trie.run import Run
@@ -27,19 +28,6 @@ from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError, OptionError
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.tokens import TOKEN_BYTES
-
-
-class Source:
-    """A stored block that a request reuses in part: the one that ends at token `end`, in `run`.
-
-    `run` is kept right while the block is held, whatever is split above or below.
-    """
-
-    __slots__ = ("end", "run")
-
-    def __init__(self, run: Run, end: int) -> None:
-        self.run = run
-        self.end = end
 
 
 class BlockTrieDesign(Design):
@@ -131,6 +119,16 @@ class BlockTrieDesign(Design):
         return Partial(
             run.blocks[(end - 1 - run.start) // self.block_size], common, idle, idle and last, Source(run, end)
         )
+
+    def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
+        return look_beside(self._trie, prompt, limit, least, ends) if self._partial else iter(())
+
+    def last_block(self, match: Match, tokens: int) -> Partial | None:
+        return last_block(self._trie, match, tokens) if self._partial else None
+
+    def unfilled_end(self, prompt: Prompt, length: int) -> int:
+        partial = self.match(prompt, length).partial
+        return partial.source if partial is not None and partial.handle.end == length else -1
 
     # -- ownership --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -223,9 +223,18 @@ class Family:
                 return (child, common) if common else None
             return None
         if index.unit == TOKEN_BYTES:
-            plain = len(tokens) if extras is None else _plain_tokens(extras, len(tokens) // TOKEN_BYTES) * TOKEN_BYTES
-            return index.best(tokens[:plain])
+            return index.best(_before_extras(tokens, extras))
         return index.best(_typed(tokens, extras))
+
+    def alike(self, parent: Run, tokens: bytes, extras: Extras | None) -> Iterator[tuple[Run, int]]:
+        """All children whose first block shares tokens with these: how many, most first. As `best` otherwise."""
+        index = parent.index
+        if index is None or (self._media_whole and carries_media(extras)):
+            found = self.best(parent, tokens, extras)
+            return iter(() if found is None else (found,))
+        if index.unit != TOKEN_BYTES:
+            return index.alike(_typed(tokens, extras))
+        return index.alike(_before_extras(tokens, extras))
 
     def matchable(self, child: Run) -> bool:
         """Whether the child may be matched in part: it holds a block, and no media that forbid it."""
@@ -259,8 +268,10 @@ def _typed(tokens: bytes, extras: Extras | None) -> bytes:
     return b"".join(parts)
 
 
-def _plain_tokens(extras: Extras, tokens: int) -> int:
-    """How many of these tokens come before the first one that carries anything."""
+def _before_extras(tokens: bytes, extras: Extras | None) -> bytes:
+    """Those of the tokens that come before the first one that carries anything."""
+    if extras is None:
+        return tokens
     if extras.ids:
-        return 0
-    return min(extras.runs[0][0], tokens) if extras.runs else tokens
+        return b""
+    return tokens[: extras.runs[0][0] * TOKEN_BYTES] if extras.runs else tokens

@@ -92,7 +92,7 @@ class Trie:
             tail = run.children.get(key_of(tokens, extras))
             if tail is not None:
                 return tail, tail.end, length
-        if self._child_limit is not None and len(run.children) >= self._child_limit:
+        if self.crowded(run):
             return None
         found = self.family.best(run, tokens, extras) if run.children else None
         if found is None:
@@ -104,9 +104,17 @@ class Trie:
         """Tokens shared with the block at token `start` of a run: the only child that its block before has."""
         if not run.blocks or self._child_limit == 1:
             return 0
-        if self._media_whole and (carries_media(extras) or carries_media(run.cut(start, start + self.block_tokens)[1])):
+        if self.whole_only(extras) or self.whole_only(run.cut(start, start + self.block_tokens)[1]):
             return 0
         return run.common(start, tokens, extras)
+
+    def crowded(self, run: Run) -> bool:
+        """Whether it has so many children that none but a tail of just these tokens is looked for."""
+        return self._child_limit is not None and len(run.children) >= self._child_limit
+
+    def whole_only(self, carried: Extras | None) -> bool:
+        """Whether a block that carries this is matched whole or not at all."""
+        return self._media_whole and carries_media(carried)
 
     def root(self, prompt: Prompt) -> Root:
         """The root of the prompt's scope, made when there is none."""

@@ -105,6 +105,38 @@ class DigestChainDesign(Design):
         takeable = idle and begin + width == len(child.tokens) // TOKEN_BYTES and not child.children
         return Partial(child.blocks[begin // self.block_size], shared, idle, takeable, Place(child, at + width))
 
+    def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
+        root = self._tree.roots.get(prompt.root)
+        if root is None or not self._partial or ends:  # a block that goes on takes the place of an end that begins it
+            return
+        path, inside, _ = self._tree.walk(root, prompt.tokens, prompt.extras, 0, limit - limit % self.block_size)
+        onward = [*path, inside]
+        most = self.options.child_limit
+        for node, follow in zip(reversed([root, *path]), reversed(onward), strict=True):
+            if node.end < least:
+                return
+            if len(node.children) > (follow is not None) and (most is None or len(node.children) < most):
+                yield node.end, self._others(prompt, limit, node, follow)
+
+    def _others(self, prompt: Prompt, limit: int, node: Node, follow: Node | None) -> Iterator[Partial]:
+        """The first blocks of the children, but for the one with which the match goes on."""
+        at, size = node.end, self.block_size
+        text, carried = self._tree.cut(prompt.tokens, prompt.extras, at, min(at + size, limit))
+        for child, shared in self._tree.alike(node, text, carried):
+            if child is not follow:
+                end = at + min(len(child.tokens) // TOKEN_BYTES, size)
+                yield Partial(child.blocks[0], shared, not child.pins, False, Place(child, end))
+
+    def last_block(self, match: Match, tokens: int) -> Partial | None:
+        node, inside, _ = match.anchor
+        holder = inside or node
+        place = Place(holder, match.tokens)
+        return Partial(match.blocks[-1], tokens, not holder.pins, False, place) if self._partial else None
+
+    def unfilled_end(self, prompt: Prompt, length: int) -> int:
+        partial = self.match(prompt, length).partial
+        return partial.source if partial is not None and partial.handle.end == length else -1
+
     # -- ownership --------------------------------------------------------------------------------
 
     def claim(self, holding: Holding, match: Match) -> None:

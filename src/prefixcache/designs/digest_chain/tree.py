@@ -101,6 +101,15 @@ class DigestTree:
             return (child, shared) if shared else None
         return None
 
+    def alike(self, node: Node, text: bytes, extras: Extras | None) -> Iterator[tuple[Node, int]]:
+        """All children whose first block shares tokens with these (at most a block): how many, most first."""
+        if node.index is None:
+            found = self.best_child(node, text, extras)
+            return iter(() if found is None else (found,))
+        if node.index.unit != TOKEN_BYTES:
+            return node.index.alike(_typed(text, extras))
+        return node.index.alike(text if extras is None else _plain_part(text, extras))
+
     def common(self, node: Node, skip: int, tokens: Buffer, extras: Extras | None, at: int, most: int) -> int:
         """Tokens that `node` from its token `skip` on shares with the prompt from `at` on, at most `most`."""
         most = min(len(node.tokens) // TOKEN_BYTES - skip, most)

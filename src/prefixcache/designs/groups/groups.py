@@ -1,13 +1,8 @@
 """Several attention kinds over one tree: the hit that is safe for all, and each kind's own blocks.
 
-The design finds prefixes as ever, and knows nothing of kinds. Its blocks are those of full attention; the other
-groups hang their own from them (`values`). Where no group has full attention the tree's blocks stand for no memory:
-there are as many as are needed, and what nobody needs any more is forgotten.
-
-    design.match     the longest cached prefix                     [0 ......................... 96)
-    window           safe at                                        0 16 32 .. .. .. 80 96
-    recurrent        safe at                                        0 .. .. .. 64 .. .. 96
-    the hit          the longest length safe for every group        96; without the last state 64, if safe there
+The design finds prefixes as ever (`lookup`), and knows nothing of kinds. Its blocks are those of full attention; the
+other groups hang their own from them (`values`). Where no group has full attention the tree's blocks stand for no
+memory: there are as many as are needed, and what nobody needs any more is forgotten.
 """
 
 from __future__ import annotations
@@ -18,11 +13,10 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Protocol
 
-import numpy as np
-
 from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.groups.kinds import Full, Kind, Recurrent, Window
+from prefixcache.designs.groups.lookup import Lookup
 from prefixcache.designs.groups.recurrent import RecurrentSide
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Stored, Wanted
 from prefixcache.designs.groups.values import Values
@@ -99,6 +93,7 @@ class Groups:
             window.values.lost = self._anchors_lost
         for state in self._states:
             state.values.lost = design.left_bare
+        self._lookup = Lookup(design, self.sides)
         design.watch_leaves(self._ends_a_hit)
         design.pool.freed = self._freed
 
@@ -148,46 +143,9 @@ class Groups:
 
     # -- lookup -----------------------------------------------------------------------------------
 
-    def match(self, prompt: Prompt, limit: int) -> Match:
-        """The longest cached prefix of the first `limit` tokens that is safe for every group. Changes nothing.
-
-        O(lookup + blocks of the prefix). `Match.cut` says how many tokens more the tree has, `cut_by` why they cannot
-        be used, `branch` how much longer the hit would be if states were kept everywhere.
-        """
-        found = self.design.match(prompt, limit)
-        partial = found.partial
-        if not found.tokens and partial is None:
-            return found
-        blocks = found.blocks[:]
-        if partial is not None:
-            partial.takeable = False
-            if all(side.safe_inside(blocks, partial.source, partial.tokens) for side in self.sides):
-                return found
-        elif all(side.safe_at_the_end(blocks) for side in self.sides):
-            return found
-        size, longest = self.design.block_size, found.tokens + (partial.tokens if partial is not None else 0)
-        masks = [side.safe(blocks) for side in self.sides]
-        reach = [int(np.flatnonzero(mask)[-1]) * size for mask in masks]
-        tokens = int(np.flatnonzero(np.logical_and.reduce(masks))[-1]) * size
-        if tokens == found.tokens and partial is None:
-            return found
-        match = self.design.match(prompt, tokens)
-        side = self._cutting(blocks, partial, reach)
-        match.cut, match.cut_by, match.cut_group = longest - tokens, side.reason, side.group
-        stateless = [mask for mask, side in zip(masks, self.sides, strict=True) if not isinstance(side, RecurrentSide)]
-        if len(stateless) < len(masks):
-            usable = np.logical_and.reduce(stateless) if stateless else np.ones(len(blocks) + 1, dtype=np.bool_)
-            match.branch = int(np.flatnonzero(usable)[-1]) * size
-        return match
-
-    def _cutting(self, blocks: Sequence[int], partial: Partial | None, reach: Sequence[int]) -> Side:
-        """The group that alone would have cut most; if whole blocks were safe, one that cannot end inside the next."""
-        least = min(range(len(reach)), key=lambda index: reach[index])
-        if reach[least] == len(blocks) * self.design.block_size and partial is not None:
-            for side in self.sides:
-                if not side.safe_inside(blocks, partial.source, partial.tokens):
-                    return side
-        return self.sides[least]
+    def match(self, prompt: Prompt, limit: int, whole: bool = False) -> Match:
+        """The longest cached prefix of the first `limit` tokens that is safe for every group: see `Lookup`."""
+        return self._lookup.match(prompt, limit, whole)
 
     def why_cut(self, match: Match) -> str:
         """A sentence on what cut a hit."""
@@ -267,16 +225,26 @@ class Groups:
             side.extend(table, cover)
 
     def store(self, holding: Holding, length: int, computed: int, ended: bool) -> None:
-        """The tree has the first `length` tokens of this request: hang from it what the groups have of them."""
+        """Hang from the tree what the groups have of the first `length` tokens of this request, as far as it has them.
+
+        An unfilled end that the tree has from somebody else may lack what the groups have of it.
+        """
+        held = min(length, holding.held * self.design.block_size)
+        end = self.design.unfilled_end(holding.prompt, length) if ended and held < length else NOTHING
+        if end == NOTHING:
+            length = held
         if length <= 0:
             return
-        stored = Stored(length, computed, self._homes(holding, length), ended, told=self._events is not None)
+        homes = self._homes(holding, length)
+        if end != NOTHING:
+            homes[-1] = end
+        stored = Stored(length, computed, homes, ended, told=self._events is not None)
         for side, table in zip(self.sides, holding.sides, strict=True):
             kept = side.store(table, stored)
             if kept and stored.told:
                 self._announce(holding.prompt, side, kept)
 
-    def _homes(self, holding: Holding, length: int) -> Sequence[int]:
+    def _homes(self, holding: Holding, length: int) -> array[int]:
         """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.

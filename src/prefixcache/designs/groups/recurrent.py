@@ -49,9 +49,13 @@ class RecurrentSide(Side):
     def safe_at_the_end(self, tree_blocks: Sequence[int]) -> bool:
         return not tree_blocks or self.values.at(tree_blocks[-1]) != NOTHING
 
-    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
+    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
         state = self.values.at(source)
-        return state != NOTHING and self.values.covers(state, self.tree_size) == tokens
+        made_of = self.values.covers(state, self.tree_size) if state != NOTHING else 0
+        return made_of if made_of <= tokens else 0
+
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        return np.full(len(tree_blocks) + 1, self.values.any_short)
 
     # -- admission ----------------------------------------------------------------------------------
 

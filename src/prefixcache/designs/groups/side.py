@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.values import Present, Values
 
@@ -149,8 +151,27 @@ class Side(ABC):
         """The last answer of `safe`, for a fraction of the time: most hits are cut by no group. O(blocks read)."""
 
     @abstractmethod
-    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
-        """Whether a hit may end `tokens` tokens inside `source`, the block behind `tree_blocks`."""
+    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
+        """How many of the first `tokens` tokens of `source`, the block behind `tree_blocks`, a hit may end behind.
+
+        The most that is safe, 0 when nothing is.
+        """
+
+    @abstractmethod
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        """For 0 .. len(tree_blocks) whole blocks: whether a hit could end inside some block behind them.
+
+        By what these blocks have. Before such a block is looked for.
+        """
+
+    def safe_within(self, tree_blocks: Sequence[int], least: int) -> Present:
+        """For the lengths from `least` tokens to the end of these blocks: whether a hit that ends there is safe.
+
+        At the end of a block, or inside one, which is copied. O(tokens).
+        """
+        safe = np.zeros(len(tree_blocks) * self.tree_size + 1, dtype=np.bool_)
+        safe[:: self.tree_size] = self.safe(tree_blocks)
+        return safe[least:]
 
     # -- admission ----------------------------------------------------------------------------------
 

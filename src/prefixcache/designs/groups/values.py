@@ -90,6 +90,11 @@ class Values:
         """Tokens that a value covers: `full`, unless it was stored with an unfilled block."""
         return self._short.get(value, full)
 
+    @property
+    def any_short(self) -> bool:
+        """Whether any value is of an unfilled block."""
+        return bool(self._short)
+
     def is_idle(self, value: int) -> bool:
         """Whether nobody uses it."""
         return value in self._idle

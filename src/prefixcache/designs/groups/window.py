@@ -12,6 +12,7 @@ hits end there; where they are finer, several hang from each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,16 +58,29 @@ class WindowSide(Side):
     # -- safety -------------------------------------------------------------------------------------
 
     def safe(self, tree_blocks: Sequence[int]) -> Present:
-        there = self.values.present(tree_blocks[self._coarse - 1 :: self._coarse])
         lengths = np.arange(len(tree_blocks) + 1) * self.tree_size
-        entries = lengths // self.block_size
+        safe: Present = lengths % self.block_size == 0
+        safe[safe] = self._has_what_is_read(tree_blocks, lengths[safe])
+        return safe
+
+    def safe_within(self, tree_blocks: Sequence[int], least: int) -> Present:
+        if self._coarse > 1:
+            return super().safe_within(tree_blocks, least)
+        return self._has_what_is_read(tree_blocks, np.arange(least, len(tree_blocks) * self.tree_size + 1))
+
+    def _has_what_is_read(
+        self, tree_blocks: Sequence[int], lengths: np.ndarray[Any, np.dtype[np.int64]], behind: int = 0
+    ) -> Present:
+        """For each of these lengths whether all of it is there that is read by the position so far behind it."""
+        there = self.values.present(tree_blocks[self._coarse - 1 :: self._coarse])
+        entries = -(-lengths // self.block_size)
         # Of the first e entries: the last one that is missing, by e. It must be too far back to be read.
         missing = np.where(there, NOTHING, np.arange(len(there)))
         last_missing = np.maximum.accumulate(np.concatenate(([NOTHING], missing)))
-        read_from = np.maximum(lengths + 1 - self.kind.size, 0) // self.block_size
         first_missing = int(np.argmin(there)) if not there.all() else len(there)
-        sinks = np.minimum(self._sinks, entries) <= first_missing
-        safe: Present = (lengths % self.block_size == 0) & (last_missing[entries] < read_from) & sinks
+        safe: Present = np.minimum(self._sinks, entries) <= first_missing
+        if self.kind.size > 1:  # else nothing before it is read
+            safe &= last_missing[entries] < np.maximum(lengths + behind + 1 - self.kind.size, 0) // self.block_size
         return safe
 
     def safe_at_the_end(self, tree_blocks: Sequence[int]) -> bool:
@@ -75,16 +89,43 @@ class WindowSide(Side):
             return False
         return NOTHING not in self.values.at_places(self._places(tree_blocks, self._read(length, length)))
 
-    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> bool:
+    def may_end_behind(self, tree_blocks: Sequence[int]) -> Present:
+        lengths = np.arange(len(tree_blocks) + 1) * self.tree_size
         if self._coarse > 1:
-            return False
-        whole = len(tree_blocks)
-        for offset in range(-(-tokens // self.block_size)):
-            value = self.values.at(source, offset)
-            wanted = min(self.block_size, tokens - offset * self.block_size)
-            if value == NOTHING or self.values.covers(value, self.block_size) < wanted:
-                return False
-        begin = self._first(whole * self.tree_size + tokens)
+            return np.zeros(len(lengths), dtype=np.bool_)
+        return self._has_what_is_read(tree_blocks, lengths, self.tree_size - 1)  # the longer, the fewer are read
+
+    def safe_inside(self, tree_blocks: Sequence[int], source: int, tokens: int) -> int:
+        if self._coarse > 1:
+            return 0
+        while tokens:
+            covered = self._unbroken(len(tree_blocks), source, tokens)
+            if covered == tokens:
+                break
+            tokens = covered  # a shorter hit may read nothing of what is missing
+        return tokens if tokens and self._reaches_back(tree_blocks, tokens) else 0
+
+    def _unbroken(self, whole: int, source: int, tokens: int) -> int:
+        """Of a hit of so many tokens inside the source: those before the first one that is read and not there."""
+        size = self.block_size
+        for offset in self._offsets(whole, tokens):
+            value, begin = self.values.at(source, offset), offset * size
+            has = self.values.covers(value, size) if value != NOTHING else 0
+            if has < min(size, tokens - begin):
+                return begin + has
+        return tokens
+
+    def _offsets(self, whole: int, tokens: int) -> list[int]:
+        """Which places of the block behind `whole` blocks hold what is read behind its first `tokens` tokens."""
+        before = whole * self._fine
+        length = whole * self.tree_size + tokens
+        stop = -(-length // self.block_size)
+        first = self._first(length) if self.kind.size > 1 else stop
+        return [entry - before for entry in range(before, stop) if entry >= first or entry < self._sinks]
+
+    def _reaches_back(self, tree_blocks: Sequence[int], tokens: int) -> bool:
+        """Whether these blocks have what is read of them by a position `tokens` tokens behind their end."""
+        begin = self._first(len(tree_blocks) * self.tree_size + tokens)
         near = begin // self._fine
         there = self.values.present(tree_blocks[near:])[begin - near * self._fine :]
         sinks = self.values.present(tree_blocks[: -(-self._sinks // self._fine)])[: self._sinks]
@@ -101,7 +142,7 @@ class WindowSide(Side):
 
     def reads(self, tree_blocks: Sequence[int], source: int, tokens: int) -> list[int]:
         found = [value for _, value in self._read_entries(tree_blocks, tokens)]
-        return found + [self.values.at(source, offset) for offset in range(-(-tokens // self.block_size))]
+        return found + [self.values.at(source, offset) for offset in self._offsets(len(tree_blocks), tokens)]
 
     def new(self, whole: int, cover: int) -> int:
         return max(-(-cover // self.block_size) - whole * self.tree_size // self.block_size, 0)
@@ -119,17 +160,19 @@ class WindowSide(Side):
             table.blocks[entry] = value
             table.owned[entry] = True
         table.settled = entries
-        table.first = min(self._first(len(tree_blocks) * self.tree_size + inside), max(entries, self._sinks))
+        table.first = self._first(len(tree_blocks) * self.tree_size + inside)
 
     def claim_source(self, table: SideTable, source: int, tokens: int) -> None:
         whole = len(table.blocks)
-        for offset in range(-(-tokens // self.block_size)):
+        for offset in self._offsets(whole // self._fine, tokens):
             value = self.values.at(source, offset)
             self.values.pin((value,))
             table.sources.append((whole + offset, value, min(self.block_size, tokens - offset * self.block_size)))
 
     def open(self, table: SideTable, whole: int, cover: int) -> list[Wanted]:
+        begin = max(len(table.blocks), self._sinks)
         self.extend(table, cover)
+        self._give_up(table, range(begin, table.first))  # of the block that is copied, what nobody reads
         wanted = [
             Wanted(Source(self, value, private=False), table.blocks[entry], tokens)
             for entry, value, tokens in table.sources

@@ -18,7 +18,7 @@ from prefixcache.blocks.eviction import Facts, IdleItems, idle_items, read_polic
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
 from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.designs.radix.bare import BareLeaves
-from prefixcache.designs.radix.behind import look_behind
+from prefixcache.designs.radix.behind import agreeing, last_page, look_behind, look_beside
 from prefixcache.designs.radix.hashing import PageHash
 from prefixcache.designs.radix.node import Moves, Node, PathBlocks, Place, key_before
 from prefixcache.designs.radix.standing import Standing
@@ -78,6 +78,12 @@ class RadixDesign(Design):
         if (self._partial or self.ahead) and tokens < limit:
             look_behind(self._tree, prompt, limit, match, self._partial)
         return match
+
+    def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
+        return look_beside(self._tree, prompt, limit, least) if self._partial and not ends else iter(())
+
+    def last_block(self, match: Match, tokens: int) -> Partial | None:
+        return last_page(match, tokens) if self._partial else None
 
     # -- ownership --------------------------------------------------------------------------------
 
@@ -376,13 +382,7 @@ class RadixDesign(Design):
     # -- for explanations ---------------------------------------------------------------------------
 
     def agreeing(self, prompt: Prompt, limit: int) -> int:
-        match = self.match(prompt, limit)
-        at = match.tokens
-        if match.anchor is None or at >= limit:
-            return at
-        node, inside, common = match.anchor
-        found = self._tree.nearest(node, inside, common, prompt.tokens, prompt.extras, at, limit - at)
-        return at if found is None else at + found[2]
+        return agreeing(self._tree, prompt, limit, self.match(prompt, limit))
 
     def scopes(self) -> Iterable[bytes]:
         return self._tree.roots

@@ -141,6 +141,20 @@ class RadixTree:
                 best, longest = child, shared
         return None if best is None else (best, 0, longest)
 
+    def alike(
+        self, node: Node, tokens: Buffer, extras: Extras | None, at: int, most: int
+    ) -> Iterator[tuple[Node, int]]:
+        """The children of `node` whose first page shares tokens with the prompt from `at` on: how many, most first."""
+        most = min(most, self.page + self.ahead)
+        index = self._index_of(node)
+        if index is None:
+            few = [(child, self._common_raw(child, tokens, extras, at, most)) for child in node.children.values()]
+            yield from sorted((found for found in few if found[1]), key=lambda found: -found[1])
+            return
+        for child, _ in index.alike(bytes(tokens[at * TOKEN_BYTES : (at + most) * TOKEN_BYTES])):
+            if shared := self._common_raw(child, tokens, extras, at, most):
+                yield child, shared
+
     # -- changing the tree --------------------------------------------------------------------------
 
     def root(self, scope: bytes) -> Node:

@@ -24,8 +24,9 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ends | {own} if own is not None else ends)
 
 
-def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None) -> KVPool:
-    """A pool of this many bytes, or by default of half of what is free, in whole blocks."""
+def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None, tiers: Any = None) -> KVPool:
+    """A pool of this many bytes, or by default of half of what is free, in whole blocks; `tiers` as of a cache."""
+    below = whole_number(tiers["host"], "tiers['host']", least=1) if isinstance(tiers, dict) and "host" in tiers else 0
     if memory is None:
         memory = int(free_memory(model.device) * SHARE_OF_FREE_MEMORY)
     per_block = layout.numbers_per_token * block_size * model.dtype.itemsize
@@ -34,7 +35,14 @@ def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None) -
         raise OptionError(f"memory={memory} holds no block: one of {block_size} tokens takes {per_block:,} bytes")
     blocks = min(blocks, 2**31 // block_size)  # block ids are 32-bit integers
     try:
-        return KVPool(layout.shapes, blocks=blocks, block_size=block_size, dtype=model.dtype, device=model.device)
+        return KVPool(
+            layout.shapes,
+            blocks=blocks,
+            block_size=block_size,
+            dtype=model.dtype,
+            device=model.device,
+            host_blocks=below,
+        )
     except (MemoryError, torch.OutOfMemoryError):
         raise OptionError(
             f"memory={memory} cannot be had on {model.device}: {gibibytes(free_memory(model.device))} are free"

@@ -47,7 +47,8 @@ class Engine:
         step_tokens: tokens run per step at most; a longer prompt is computed in chunks between which others go on.
         max_running: sequences that run at once.
         aging, probes: how the next prompt is chosen, see `WaitingQueue`.
-        options: further options of `PrefixCache`.
+        options: further options of `PrefixCache`; with `tiers={"host": blocks}` what leaves the device's KV memory is
+            kept in that of the host.
 
     Attributes:
         cache: decides what is reused; its events are off unless `events=True` is given.
@@ -77,7 +78,7 @@ class Engine:
         require_exact_resume(model, layout)
         self.tokenizer = tokenizer
         self._ends = end_tokens(model, tokenizer)
-        self._pool = make_pool(model, layout, block_size, memory)
+        self._pool = make_pool(model, layout, block_size, memory, options.get("tiers"))
         self.cache = make_cache(design, block_size, self._pool.blocks, {"events": False} | options)
         slots = self._pool.blocks * block_size
         self._intake = Intake(model.config.get_text_config(decoder=True), tokenizer, self.cache, slots)
@@ -92,6 +93,7 @@ class Engine:
             probes=whole_number(probes, "probes", least=1),
             dropped=self._keep_state,
         )
+        self._has_tiers = bool(options.get("tiers"))
         self._driver = threading.Lock()
         self._inbox: deque[Job] = deque()
         self._cancelled: deque[Job] = deque()
@@ -222,6 +224,8 @@ class Engine:
             try:
                 self._take_inbox(deltas)
                 self._scheduler.grow()
+                for sequence in self._scheduler.running if self._has_tiers else ():
+                    self._copy(sequence)  # out of blocks that were somebody else's
                 budget = self.step_tokens - self._decode(self.step_tokens, deltas)
                 budget -= self._prefill(budget, deltas)
                 self._decode(budget, deltas)  # who came in with a single token left

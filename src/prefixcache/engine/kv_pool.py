@@ -42,6 +42,7 @@ class KVPool:
         blocks: blocks of the pool, the `capacity` of the cache that hands out their ids.
         block_size: tokens per block.
         dtype, device: those of the model.
+        host_blocks: blocks of the tier below, in the memory of the host.
 
     Attributes:
         keys, values: per layer, tensors of shape [kv_heads, blocks * block_size, dim]; None without attention.
@@ -55,35 +56,36 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        host_blocks: int = 0,
     ) -> None:
         self.blocks = blocks
         self.block_size = block_size
         self.keys: list[torch.Tensor | None] = []
         self.values: list[torch.Tensor | None] = []
-        slots = blocks * block_size
+        self._tiers: dict[str, list[torch.Tensor]] = {"device": [], "host": []}
         for shape in shapes:
             if shape is None:
                 self.keys.append(None)
                 self.values.append(None)
                 continue
-            memory = _zeros(slots * shape.numbers, dtype, device)
-            end_of_keys = slots * shape.kv_heads * shape.key_dim
-            self.keys.append(memory[:end_of_keys].view(shape.kv_heads, slots, shape.key_dim))
-            self.values.append(memory[end_of_keys:].view(shape.kv_heads, slots, shape.value_dim))
+            keys, values = _layer(shape, blocks * block_size, dtype, device)
+            self.keys.append(keys)
+            self.values.append(values)
+            self._tiers["device"] += (keys, values)
+            self._tiers["host"] += _layer(shape, host_blocks * block_size, dtype, torch.device("cpu"))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of KV memory in all."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values) if tensor is not None)
+        """Bytes of KV memory on the device in all."""
+        return sum(tensor.nbytes for tensor in self._tiers["device"])
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
         """Do what a request asks for in `copies`: the first tokens of one block into another, in every layer."""
         size = self.block_size
         for copy in copies:
             source, target = copy.source * size, copy.target * size
-            for tensor in (*self.keys, *self.values):
-                if tensor is not None:
-                    tensor[:, target : target + copy.tokens] = tensor[:, source : source + copy.tokens]
+            for read, written in zip(self._tiers[copy.source_tier], self._tiers[copy.target_tier], strict=True):
+                written[:, target : target + copy.tokens] = read[:, source : source + copy.tokens]
 
     def slots(self, block_table: np.ndarray, start: int, end: int) -> np.ndarray:
         """The slots of token positions start..end of a block table, int64 of shape [end - start]."""
@@ -93,8 +95,20 @@ class KVPool:
         )
 
 
+def _layer(
+    shape: LayerShape, slots: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for the keys and the values of one layer."""
+    memory = _zeros(slots * shape.numbers, dtype, device)
+    end_of_keys = slots * shape.kv_heads * shape.key_dim
+    return (
+        memory[:end_of_keys].view(shape.kv_heads, slots, shape.key_dim),
+        memory[end_of_keys:].view(shape.kv_heads, slots, shape.value_dim),
+    )
+
+
 def _zeros(numbers: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros. On the CPU torch would write all of them at once; the system gives zeroed pages when they are used."""
-    if device.type != "cpu":
+    if device.type != "cpu" or not numbers:
         return torch.zeros(numbers, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros(numbers * dtype.itemsize, dtype=np.uint8)).view(dtype)

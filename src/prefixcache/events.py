@@ -91,7 +91,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The blocks of these keys now lie in another tier."""
+    """The blocks of these keys have arrived in another tier, "device" or "host". Until then nothing is said of them."""
 
     keys: tuple[bytes, ...]
     tier: str

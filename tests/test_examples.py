@@ -40,7 +40,7 @@ EXAMPLES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT
 ON_PAGES = {
     f"{page.name}-{number}": program
     for page in sorted(
-        (*ROOT.glob("*.md"), *(ROOT / "docs" / f"{name}.md" for name in ("attention-groups", "threads")))
+        (*ROOT.glob("*.md"), *(ROOT / "docs" / f"{name}.md" for name in ("attention-groups", "threads", "tiers")))
     )
     for number, program in enumerate(fenced(page, "python"), 1)
 }

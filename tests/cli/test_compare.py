@@ -19,6 +19,7 @@ from tests.cli.running import Command
 from tests.replay.writing import write
 
 ROW_FIELDS = {
+    *("host_tokens", "host_hit_tokens"),
     *("trace", "design", "block_size", "capacity_tokens", "requests", "prompt_tokens", "hit_tokens"),
     *("ideal_tokens", "lost_last_token_tokens", "lost_scope_tokens", "lost_limit_tokens"),
     *("lost_boundary_tokens", "lost_eviction_tokens", "lost_refused_tokens", "evicted_blocks", "us_p50", "us_p99"),
@@ -134,6 +135,20 @@ def test_capacities(command: Command, given: list[str], tokens: int | None) -> N
     assert [row["capacity_tokens"] for row in rows] == [tokens]
 
 
+def test_a_host_tier_has_a_column_and_a_place_in_the_title(command: Command, tmp_path: Path) -> None:
+    lines = [{"tokens": [i % 5] * 64, "timestamp": i} for i in range(20)]
+    file = write(tmp_path / "a.jsonl", lines)
+    arguments = (file, "--design", "hash_chain@16", "--capacity", 128)
+    table = command("compare", *arguments, "--host", "1k").out
+    assert "capacity 128 tokens, host 1k tokens" in table and "from host" in table
+    assert "from host" not in command("compare", *arguments).out
+    (row,) = _document(command, *arguments, "--host", "1k")["rows"]
+    (without,) = _document(command, *arguments)["rows"]
+    assert (without["host_tokens"], without["host_hit_tokens"]) == (0, 0)
+    assert row["host_tokens"] == 1000 and 0 < row["host_hit_tokens"] <= row["hit_tokens"]
+    assert row["hit_tokens"] > without["hit_tokens"]
+
+
 def test_losses_have_a_column_where_they_are_not_zero(command: Command, tmp_path: Path) -> None:
     plain = write(tmp_path / "plain.jsonl", _turns())
     table = command("compare", plain, "--design", "radix").out.splitlines()
@@ -236,6 +251,9 @@ def test_bad_lines_are_counted_when_asked(command: Command, tmp_path: Path) -> N
         (["--capacity", "0"], "capacity is '0': that is no token"),
         (["--capacity", "40GiB"], "memory needs --kv-bytes-per-token"),
         (["--capacity", "10"], "a capacity of 10 tokens holds no block of 16"),
+        (["--host", "unbounded"], "host is 'unbounded': expected tokens such as 4M"),
+        (["--host", "10"], "a host tier of 10 tokens holds no block of 16"),
+        (["--host", "4k", "--design", "token_trie"], "token_trie has no tiers below the device"),
         (["--block-size", "0"], "--block-size"),
         (["--warm-up", "1"], "warm-up is 1.0: expected a share"),
         (["--traffic", "video"], "traffic is 'video': expected mixed, chat, agent, rag"),

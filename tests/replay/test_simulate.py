@@ -62,6 +62,21 @@ def test_losses_add_up_in_every_design_and_preset(name: str, outputs: bool, seed
             assert losses.eviction == losses.refused == row.evicted_blocks == 0
 
 
+@pytest.mark.parametrize("name", [*DESIGNS, *PRESETS])
+@pytest.mark.parametrize("outputs", [False, True])
+def test_a_host_tier_gives_back_what_is_evicted(name: str, outputs: bool, seed: int) -> None:
+    made = random_trace(seed, requests=120, scopes=2)
+    small, tiered, large = compare(
+        made, [Setup(name, 16, 320), Setup(name, 16, 320, 10**6), Setup(name, 16, None)], outputs=outputs
+    ).rows
+    assert small.host_hit_tokens == large.host_hit_tokens == 0
+    assert 0 < tiered.host_hit_tokens <= tiered.hit_tokens
+    assert small.hit_tokens < tiered.hit_tokens
+    assert tiered.losses.total() == tiered.ideal_tokens - tiered.hit_tokens
+    if name in ("radix", "hash_chain"):  # whole blocks alone, which all go down: nothing is lost for good
+        assert tiered.hit_tokens + tiered.losses.refused == large.hit_tokens
+
+
 @pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("size", [1, 4, 16])
 def test_what_an_unbounded_cache_finds_is_arithmetic(name: str, size: int, seed: int) -> None:

@@ -31,6 +31,7 @@ _EXAMPLES = """
 prefixcache compare                       (built-in traffic)
 prefixcache compare TRACE.jsonl.zst --capacity 4M
 prefixcache compare TRACE.jsonl --capacity 1M --capacity unbounded
+prefixcache compare TRACE.jsonl --capacity 200k --host 2M
 prefixcache compare TRACE.jsonl --design radix --design hash_chain@64
 prefixcache compare TRACE.jsonl --capacity 40GiB \\
                                 --kv-bytes-per-token 131072
@@ -70,6 +71,14 @@ def compare(
             show_default=False,
             help="Tokens (400k, 4M), memory (40GiB) or `unbounded`. Repeat. "
             f"[default: {DEFAULT_CAPACITY}, what 24 GiB hold of a model with 128 KiB of KV a token]",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=False,
+            help="Room of a host tier below the capacity: what is evicted is kept there, and loaded from there.",
         ),
     ] = None,
     kv_bytes_per_token: Annotated[
@@ -137,7 +146,8 @@ def compare(
 ) -> None:
     """Replay traffic through every design; show what each one reuses, what it loses and why."""
     room = [setups.read_capacity(text, kv_bytes_per_token) for text in capacity or [DEFAULT_CAPACITY]]
-    planned = setups.plan(design or [], block_size or [], room)
+    below = setups.read_host(host, kv_bytes_per_token)
+    planned = setups.plan(design or [], block_size or [], room, below)
     check_writable("--json", json_file)
     if traces:
         _refuse({"--traffic": traffic, "--requests": requests, "--seed": seed}, "shape built-in traffic, not a trace")

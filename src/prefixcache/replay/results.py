@@ -21,9 +21,11 @@ class Row:
         eviction: name of the policy that ranks what may go; None in the ceiling, which evicts nothing.
         block_size: tokens per block; of a yardstick the trace's own.
         capacity_tokens: None = unbounded.
+        host_tokens: room in the host tier below; 0 = there is none.
         requests, prompt_tokens: what was counted, the same in every row of a trace.
         ideal_tokens: what an unbounded cache could have reused to the token.
         hit_tokens: what was reused.
+        host_hit_tokens: of these, what was loaded from the host tier.
         losses: why not more; they add up to ideal_tokens - hit_tokens.
         evicted_blocks: blocks evicted.
         refused_requests: requests that found no room.
@@ -44,6 +46,8 @@ class Row:
     refused_requests: int
     us_p50: float | None
     us_p99: float | None
+    host_tokens: int = 0
+    host_hit_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

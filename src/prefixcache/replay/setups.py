@@ -40,11 +40,13 @@ class Setup:
         design: name of a design or of a preset.
         block_size: tokens per block.
         capacity_tokens: room for this many tokens, in whole blocks; None = unbounded.
+        host_tokens: the same of the host tier below; 0 = none.
     """
 
     design: str
     block_size: int
     capacity_tokens: int | None
+    host_tokens: int = 0
 
     @property
     def eviction(self) -> str:
@@ -70,6 +72,8 @@ class Setup:
                 f"expected at most {_UNBOUNDED_BLOCKS}, or {UNBOUNDED}"
             )
         arguments: dict[str, Any] = {"block_size": self.block_size, "capacity": capacity, "events": False}
+        if self.host_tokens and bounded:
+            arguments["tiers"] = {"host": self._host_blocks()}
         if self.design in PRESETS:
             return PrefixCache.preset(self.design, **arguments)
         if self.design in _KNOWN:
@@ -77,17 +81,27 @@ class Setup:
         known = ", ".join([*_KNOWN, *PRESETS])
         raise OptionError(f"design is {self.design!r}: expected one of {known}")
 
+    def _host_blocks(self) -> int:
+        blocks = min(self.host_tokens // self.block_size, _UNBOUNDED_BLOCKS)
+        if not blocks:
+            raise OptionError(f"a host tier of {self.host_tokens} tokens holds no block of {self.block_size}")
+        return blocks
 
-def plan(designs: Sequence[str], block_sizes: Sequence[int], capacities: Sequence[int | None]) -> list[Setup]:
+
+def plan(
+    designs: Sequence[str], block_sizes: Sequence[int], capacities: Sequence[int | None], host: int = 0
+) -> list[Setup]:
     """Every design at every block size and capacity; without designs all of them, without sizes the usual ones.
 
-    A design may bring its own block size: `hash_chain@64`. Each setup is built once, so what does not
-    exist raises `OptionError` before any work is done.
+    With `host` each has a host tier of so many tokens. A design may bring its own block size: `hash_chain@64`.
+    Each setup is built once, so what does not exist raises `OptionError` before any work is done.
     """
     names = designs or [name for name in _USUAL_BLOCK_SIZES if name in DESIGNS]
     pairs = [(name, size) for given in names for name, size in _at_sizes(given, block_sizes)]
     setups = [
-        Setup(name, size, capacity) for capacity in dict.fromkeys(capacities) for name, size in dict.fromkeys(pairs)
+        Setup(name, size, capacity, host)
+        for capacity in dict.fromkeys(capacities)
+        for name, size in dict.fromkeys(pairs)
     ]
     for setup in setups:
         setup.build()
@@ -130,4 +144,14 @@ def read_capacity(text: str, kv_bytes_per_token: int | None = None) -> int | Non
         tokens = int(float(found[1]) * _BYTE_UNITS[unit]) // kv_bytes_per_token
     if tokens < 1:
         raise OptionError(f"capacity is {text!r}: that is no token; expected at least 1")
+    return tokens
+
+
+def read_host(text: str | None, kv_bytes_per_token: int | None = None) -> int:
+    """Tokens of a host tier, as `read_capacity` reads them; None, as no host tier, is 0. Raises `OptionError`."""
+    if text is None:
+        return 0
+    tokens = read_capacity(text, kv_bytes_per_token)
+    if tokens is None:
+        raise OptionError(f"host is {text!r}: expected tokens such as 4M or memory such as 40GiB")
     return tokens

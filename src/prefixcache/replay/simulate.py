@@ -151,7 +151,7 @@ class _Run:
         )
         second = self.has_rules and setup.capacity_tokens is not None
         self.unbounded = setup.build(bounded=False) if second else None
-        self.hit_tokens = self.refused = self.evicted_before = 0
+        self.hit_tokens = self.refused = self.evicted_before = self.loaded_before = 0
         self.losses = Losses()
         self.nanoseconds = array("q")
 
@@ -162,7 +162,8 @@ class _Run:
         return _Outcome(hit, hit if self.has_rules else None, nanoseconds)
 
     def start_counting(self) -> None:
-        self.evicted_before = self.cache.stats().evicted_blocks
+        stats = self.cache.stats()
+        self.evicted_before, self.loaded_before = stats.evicted_blocks, stats.loaded_blocks
 
     def count(self, request: TraceRequest, outcome: _Outcome, shared: int, own: int) -> Losses:
         """Add one request to the sums; returns what it lost."""
@@ -181,6 +182,7 @@ class _Run:
         return losses
 
     def row(self, requests: int, prompt_tokens: int, ideal_tokens: int) -> Row:
+        stats = self.cache.stats()
         p50, p99 = np.percentile(np.frombuffer(self.nanoseconds, dtype=np.int64), (50, 99)) / _NS_PER_US
         return Row(
             design=self.setup.design,
@@ -193,10 +195,12 @@ class _Run:
             ideal_tokens=ideal_tokens,
             hit_tokens=self.hit_tokens,
             losses=self.losses,
-            evicted_blocks=self.cache.stats().evicted_blocks - self.evicted_before,
+            evicted_blocks=stats.evicted_blocks - self.evicted_before,
             refused_requests=self.refused,
             us_p50=float(p50),
             us_p99=float(p99),
+            host_tokens=self.setup.host_tokens,
+            host_hit_tokens=(stats.loaded_blocks - self.loaded_before) * self.setup.block_size,
         )
 
 
@@ -218,6 +222,7 @@ def _play(cache: PrefixCache, tokens: UInt32s, output: UInt32s, request: TraceRe
         except NoSpace:
             pass  # an output that finds no room is cut off
         else:
+            live.copied()
             live.computed(request.length + output.size - 1)
     live.close()
     return live.cached, thread_time_ns() - started

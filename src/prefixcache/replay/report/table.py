@@ -32,6 +32,9 @@ def title(comparison: Comparison) -> str:
     if len(capacities) == 1:
         only = capacities.pop()
         parts.append("unbounded capacity" if only is None else f"capacity {numbers.capacity(only)} tokens")
+    host = max(row.host_tokens for row in _designs(comparison))
+    if host:
+        parts.append(f"host {numbers.capacity(host)} tokens")
     policies = {_POLICIES.get(str(row.eviction), str(row.eviction)) for row in _designs(comparison)}
     if len(policies) == 1:
         parts += policies
@@ -49,13 +52,15 @@ def as_table(comparison: Comparison) -> Table:
     table.add_column("block", justify="right", no_wrap=True)
     if several:
         table.add_column("capacity", justify="right", no_wrap=True)
-    for heading in ["reused", *(LOSSES[name] for name in columns), "us p50", "us p99"]:
+    below = ["from host"] if any(row.host_tokens for row in comparison.rows) else []
+    for heading in ["reused", *below, *(LOSSES[name] for name in columns), "us p50", "us p99"]:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in comparison.rows:
         cells = [REFERENCE_NAMES.get(row.design, row.design), _block(row, comparison)]
         if several:
             cells.append("" if row.design == CEILING else numbers.capacity(row.capacity_tokens))
         cells.append(numbers.share(row.hit_tokens, row.prompt_tokens, digits))
+        cells += [numbers.share(row.host_hit_tokens, row.prompt_tokens, digits) for _ in below]
         cells += [numbers.share(getattr(row.losses, name), row.prompt_tokens, digits) for name in columns]
         cells += [numbers.microseconds(row.us_p50), numbers.microseconds(row.us_p99)]
         table.add_row(*cells, style="dim" if row.is_reference else None)

@@ -10,7 +10,7 @@ import pytest
 from prefixcache.blocks.tier import State, Tier
 from prefixcache.cache.core import Core
 from prefixcache.cache.lifecycle import Lifecycle
-from prefixcache.cache.tiers import Load, Tiers
+from prefixcache.cache.tiers import Tiers
 from tests.model.soak import soak
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -21,7 +21,7 @@ def load_without_a_pin(patch: pytest.MonkeyPatch) -> None:
     over = Tiers.over
     patch.setattr(Tiers, "claim", lambda self, match: None)
     patch.setattr(
-        Tiers, "over", lambda self, handle, done: None if isinstance(handle, Load) else over(self, handle, done)
+        Tiers, "over", lambda self, entry, done: over(self, entry, done) if entry.state is State.FILLING else None
     )
 
 
@@ -63,7 +63,7 @@ def what_lies_behind_stays(patch: pytest.MonkeyPatch) -> None:
 def a_failed_spill_is_kept(patch: pytest.MonkeyPatch) -> None:
     """A copy that was called off counts as made."""
     over = Tiers.over
-    patch.setattr(Tiers, "over", lambda self, handle, done: over(self, handle, True))
+    patch.setattr(Tiers, "over", lambda self, entry, done: over(self, entry, True))
 
 
 def kept_in_both(patch: pytest.MonkeyPatch) -> None:
@@ -100,9 +100,8 @@ def a_busy_slot_is_taken(patch: pytest.MonkeyPatch) -> None:
 def a_silent_move(patch: pytest.MonkeyPatch) -> None:
     """What arrives below is not said to be there, and its removal is said all the same."""
 
-    def over(self: Any, handle: Any, done: bool) -> None:
-        entry = handle.entry
-        if isinstance(handle, Load):
+    def over(self: Any, entry: Any, done: bool) -> None:
+        if entry.state is not State.FILLING:
             self.tier.unpin(entry)
         elif done:
             entry.reported = False

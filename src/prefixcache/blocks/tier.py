@@ -43,16 +43,17 @@ class Entry:
         gone: it is found no more; its slot is free once nobody reads or fills it.
         reported: it was said that the device has it no more.
         recency: the larger the later it came.
+        queued: it stands in the order in which entries leave.
     """
 
-    __slots__ = ("gone", "key", "parent", "readers", "recency", "reported", "slot", "source", "state")
+    __slots__ = ("gone", "key", "parent", "queued", "readers", "recency", "reported", "slot", "source", "state")
 
     def __init__(self, key: bytes, parent: bytes | None, slot: int, source: int, recency: int) -> None:
         self.key, self.parent = key, parent
         self.slot, self.source = slot, source
         self.state = State.WAITING
         self.readers = 0
-        self.gone = self.reported = False
+        self.gone = self.reported = self.queued = False
         self.recency = recency
 
     @property
@@ -214,11 +215,17 @@ class Tier:
     # -- who leaves next ------------------------------------------------------------------------------
 
     def _queue(self, entry: Entry) -> None:
-        if self._may_leave(entry):
-            heappush(self._order, (entry.recency, entry))
-            if len(self._order) > 2 * len(self._entries) + _SLACK:
-                self._order = [(e.recency, e) for e in self._entries.values() if self._may_leave(e)]
-                self._order.sort(key=lambda item: item[0])
+        if entry.queued or not self._may_leave(entry):
+            return
+        entry.queued = True
+        heappush(self._order, (entry.recency, entry))
+        if len(self._order) > 2 * len(self._entries) + _SLACK:
+            for _, outdated in self._order:
+                outdated.queued = False
+            self._order = [(e.recency, e) for e in self._entries.values() if self._may_leave(e)]
+            self._order.sort(key=lambda item: item[0])
+            for _, waiting in self._order:
+                waiting.queued = True
 
     def _may_leave(self, entry: Entry) -> bool:
         return not entry.gone and not entry.busy and entry.key not in self._children
@@ -229,7 +236,7 @@ class Tier:
             entry = self._order[0][1]
             if self._may_leave(entry):
                 return entry
-            heappop(self._order)
+            heappop(self._order)[1].queued = False
         return None
 
     # -- books ----------------------------------------------------------------------------------------
@@ -267,6 +274,8 @@ class Tier:
         for parent, children in self._children.items():
             if not children or any(self._entries[child].parent != parent for child in children):
                 raise InvariantError(f"the {self.name} tier has lost children of a block")
-        waiting = {id(entry) for _, entry in self._order}
-        if any(self._may_leave(entry) and id(entry) not in waiting for entry in self._entries.values()):
+        ordered = [entry for _, entry in self._order]
+        if len(set(ordered)) != len(ordered) or any(not entry.queued for entry in ordered):
+            raise InvariantError(f"the order of the {self.name} tier is not what its entries say")
+        if any(self._may_leave(entry) and not entry.queued for entry in self._entries.values()):
             raise InvariantError(f"a block of the {self.name} tier could leave and is not in the order")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from prefixcache.blocks.eviction import Policy
 from prefixcache.blocks.pool import MAX_BLOCKS, BlockPool
+from prefixcache.blocks.tier import Entry
 from prefixcache.cache.books import BlockCounters, Books, Copy, Counters, Stats
 from prefixcache.cache.journal import Journal
 from prefixcache.cache.lock import CacheLock, MeasuredLock
 from prefixcache.cache.removals import Removals
-from prefixcache.cache.tiers import Load, Spill, Spills, Tiers, read_tiers
+from prefixcache.cache.tiers import Spills, Tiers, read_tiers
 from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Options, Prompt, read_options
 from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, read_groups, tree_capacity
 from prefixcache.errors import InvariantError, OptionError, whole_number
@@ -124,7 +125,7 @@ class Core:
         """A copy is over, done or not: its source is released."""
         if isinstance(handle, Source):
             handle.side.let_go(handle)
-        elif isinstance(handle, Load | Spill):
+        elif isinstance(handle, Entry):
             assert self.tiers is not None
             self.tiers.over(handle, done)
         elif handle is None:

@@ -13,7 +13,7 @@ from prefixcache.cache.core import Core
 from prefixcache.cache.plans import Ask
 from prefixcache.cache.prompts import Asked, locate, refresh
 from prefixcache.cache.request import Pin, Request, extended
-from prefixcache.cache.tiers import DEVICE, Load
+from prefixcache.cache.tiers import DEVICE
 from prefixcache.designs import Holding
 from prefixcache.errors import NoSpace, RequestError, ScopeError, whole_number
 from prefixcache.keys.extras import pack_extra_ids
@@ -101,7 +101,7 @@ class Lifecycle:
     def copied(self, request: Request) -> None:
         with self.core.lock:
             done, request.pending = request.pending, []
-            if any(isinstance(handle, Load) for _, handle in done):
+            if any(copy.source_tier != DEVICE for copy, _ in done):
                 self._publish(request, request.computed_tokens)  # before the tier lets go of what is loaded
             for copy, handle in done:
                 self.core.drop_source(copy, handle, done=True)

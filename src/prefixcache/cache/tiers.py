@@ -15,7 +15,6 @@ A block is found in one tier only. The design knows of the device alone; this st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from prefixcache.blocks.tier import Entry, State, Tier
@@ -31,20 +30,6 @@ if TYPE_CHECKING:
 
 DEVICE = "device"
 HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The handle of a copy out of the tier, whose source is pinned until it is over."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Spill:
-    """The handle of a copy into the tier: its block can be loaded from when the copy is made."""
-
-    entry: Entry
 
 
 def read_tiers(tiers: Mapping[str, int] | None, journal: Journal | None) -> Tiers | None:
@@ -164,12 +149,11 @@ class Tiers:
 
     def _begun(self, entry: Entry) -> tuple[Copy, Any]:
         self.tier.start(entry)
-        return Copy(entry.source, entry.slot, self.design.block_size, 0, DEVICE, self.tier.name), Spill(entry)
+        return Copy(entry.source, entry.slot, self.design.block_size, 0, DEVICE, self.tier.name), entry
 
-    def over(self, handle: Load | Spill, done: bool) -> None:
-        """A copy into or out of the tier is over; `done`: it was made."""
-        entry = handle.entry
-        if isinstance(handle, Load):
+    def over(self, entry: Entry, done: bool) -> None:
+        """A copy into the tier, of an entry that is being filled, or out of it, is over; `done`: it was made."""
+        if entry.state is not State.FILLING:
             self.loaded += done
             self.tier.unpin(entry)
         elif not done:
@@ -217,7 +201,7 @@ class Tiers:
         """The copies of a claimed hit onto these device blocks."""
         size, name = self.design.block_size, self.tier.name
         return [
-            (Copy(entry.slot, target, size, 0, name, DEVICE), Load(entry))
+            (Copy(entry.slot, target, size, 0, name, DEVICE), entry)
             for entry, target in zip(match.loads, targets, strict=True)
         ]
 

@@ -94,13 +94,16 @@ class ChainHash:
     def behind(
         self, scope: bytes, before: bytes | None, tokens: Buffer, start: int, extras: Extras | None
     ) -> Iterator[bytes]:
-        """Keys of the full blocks from token `start` on, behind the key `before`, made as they are asked for."""
+        """Keys of the full blocks from token `start` on, behind the key `before`, about as many as are asked for.
+
+        First one, then twice as many as before at a time: most lookups end with the first, and long ones are fast.
+        """
         parent = before if before is not None else self.root(scope)
-        size = self.block_size
-        for at in range(start, len(tokens) // TOKEN_BYTES - size + 1, size):
-            text = bytes(tokens[at * TOKEN_BYTES : (at + size) * TOKEN_BYTES])
-            parent = self.block(parent, text, extras.cut(at, at + size) if extras is not None else None)
-            yield parent
+        at, end, count = start // self.block_size, len(tokens) // TOKEN_BYTES // self.block_size, 1
+        while at < end:
+            keys = self.blocks(parent, tokens, at, min(at + count, end), extras)
+            yield from keys
+            parent, at, count = keys[-1], at + len(keys), 2 * count
 
     def blocks(
         self,

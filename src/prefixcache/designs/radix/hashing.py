@@ -31,6 +31,9 @@ class PageHash:
 
     def behind(self, prompt: Prompt, start: int, parent: bytes | None) -> Iterator[bytes]:
         """The keys of a prompt's pages from token `start` on, behind the page `parent`, made as they are asked for."""
+        if not self._ahead:
+            yield from self._chain.behind(prompt.root, parent, prompt.tokens, start, prompt.extras)
+            return
         page, ahead, known = self._page, self._ahead, len(prompt.tokens) // TOKEN_BYTES
         for at in range(start, known - page - ahead + 1, page):
             text = bytes(prompt.tokens[at * TOKEN_BYTES : (at + page + ahead) * TOKEN_BYTES])

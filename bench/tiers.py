@@ -1,4 +1,4 @@
-"""What a host tier costs per block: requests whose prefix lies below, beside ones that have it on the device or nowhere.
+"""What a host tier costs per block: requests whose prefix lies below, on the device, or nowhere.
 
     python bench/tiers.py                                   1,000 requests, every design
     python bench/tiers.py --write bench/results/tiers.json

@@ -58,11 +58,8 @@ def _from_list(tokens: Sequence[int]) -> bytes:
         raise _first_fault(tokens) from None
     view = np.frombuffer(packed, dtype=np.uint32)
     # True and False pass for 1 and 0 in an array; only items of that value can be bools, so only they are looked at.
-    small = view <= 1
-    if packed and small[first := int(small.argmax())]:
-        suspects = np.flatnonzero(small[first:])
-        if any(isinstance(tokens[first + i], bool) for i in suspects.tolist()):
-            raise _first_fault(tokens)
+    if packed and view.min() <= 1 and any(isinstance(tokens[i], bool) for i in np.flatnonzero(view <= 1).tolist()):
+        raise _first_fault(tokens)
     return packed.tobytes() if _NATIVE_IS_LITTLE else view.astype(_LITTLE_U4).tobytes()
 
 

@@ -285,7 +285,8 @@ class PrefixCache:
         """Evict idle blocks, at least `n_blocks` unless there are fewer; returns how many became free.
 
         Of full attention, or of the first group where there is none; of another one with `group`. What leaves full
-        attention takes along what other groups have there, and not the other way round.
+        attention takes along what other groups have there, and not the other way round. With a tier below, what the
+        blocks held waits in them for `spill`, or for whoever is given them.
         """
         n_blocks = whole_number(n_blocks, "n_blocks")
         with self._core.lock:

@@ -140,7 +140,10 @@ class Request:
 
     @property
     def copies(self) -> tuple[Copy, ...]:
-        """KV to copy before anything of this request is computed; sources stay pinned until `copied()`."""
+        """KV to copy before anything of this request is computed, in this order; sources stay pinned until `copied()`.
+
+        With a tier below every call that gives the request blocks may add some: what these held is spilled first.
+        """
         with self._life.core.lock:
             return tuple(copy for copy, _ in self.pending)
 
@@ -165,7 +168,7 @@ class Request:
             return moves
 
     def copied(self) -> None:
-        """All of `copies` are done: their sources are released. No effect when there are none."""
+        """All of `copies` are done: their sources are released, what was loaded can be found. No effect without any."""
         self._life.copied(self)
 
     def computed(self, n: int) -> None:

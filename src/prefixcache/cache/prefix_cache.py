@@ -348,7 +348,8 @@ class PrefixCache:
         """
         if self._core.tiers is None:
             raise OptionError("there is no tier to spill to: build the cache with tiers={'host': blocks}")
-        return Spills(self._core)
+        with self._core.lock:
+            return Spills(self._core, self._core.tiers)
 
     def books(self, group: int | None = None, tier: str = DEVICE) -> Books:
         """Where the blocks are now; the four counts add up to the capacity.

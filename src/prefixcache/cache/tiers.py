@@ -257,14 +257,12 @@ class Spills:
     `CopyWorkers` as a request may.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        with core.lock:
-            assert core.tiers is not None
-            self.pending = core.tiers.take_all_spills()
-            core.pool.withdraw(self.blocks)
-            core.pool.quarantine(self.blocks)
-            core.spills.add(self)
+    def __init__(self, core: Core, tiers: Tiers) -> None:
+        self._core, self._tiers = core, tiers
+        self.pending = tiers.take_all_spills()
+        core.pool.withdraw(self.blocks)
+        core.pool.quarantine(self.blocks)
+        core.spills.add(self)
 
     @property
     def blocks(self) -> list[int]:
@@ -279,18 +277,17 @@ class Spills:
 
     def copied(self) -> None:
         """All of `copies` are made: the tier has them, the device blocks are empty. Idempotent."""
-        self._over(done=True)
+        with self._core.lock:
+            self._over(done=True)
 
     def abort(self) -> None:
         """They were not made, or not all of them: nothing is kept, the device blocks are empty. Idempotent."""
-        self._over(done=False)
+        with self._core.lock:
+            self._over(done=False)
 
     def _over(self, done: bool) -> None:
-        core = self._core
-        with core.lock:
-            assert core.tiers is not None
-            for _, handle in self.pending:
-                core.tiers.over(handle, done)
-            core.pool.settle(self.blocks)
-            self.pending = []
-            core.spills.discard(self)
+        for _, entry in self.pending:
+            self._tiers.over(entry, done)
+        self._core.pool.settle(self.blocks)
+        self.pending = []
+        self._core.spills.discard(self)

@@ -52,17 +52,9 @@ class Memory:
         self.kinds = cache.groups
         self.made: list[int] = []
         self._sizes = [_block_size(kind, cache.block_size) for kind in self.kinds]
+        alike: dict[str, Any] = {"layers": _LAYERS, "width": _WIDTH, "dtype": np.int64, "host_blocks": host_blocks}
         self._stores = [
-            KVStore(
-                layers=_LAYERS,
-                blocks=capacity(cache, i),
-                block_size=size,
-                width=_WIDTH,
-                dtype=np.int64,
-                group=i,
-                host_blocks=host_blocks,
-            )
-            for i, size in enumerate(self._sizes)
+            KVStore(blocks=capacity(cache, i), block_size=size, group=i, **alike) for i, size in enumerate(self._sizes)
         ]
 
     def copy(self, copies: Iterable[Any]) -> None:
@@ -154,8 +146,6 @@ class Stress:
         host_blocks: of a tier below.
     """
 
-    user: type[User]
-
     def __init__(
         self,
         cache: PrefixCache,
@@ -181,7 +171,7 @@ class Stress:
 
     def play(self) -> None:
         """All threads from their first request to their last."""
-        threads = [self.user(self, f"{self.seed}, thread {number}") for number in range(THREADS)]
+        threads = [self.user(f"{self.seed}, thread {number}") for number in range(THREADS)]
         with switching_often(), self.workers:
             for thread in threads:
                 thread.start()
@@ -191,6 +181,10 @@ class Stress:
         for error in errors:
             if not isinstance(error, Stopped):
                 raise error
+
+    def user(self, seed: str) -> User:
+        """A thread that uses the cache."""
+        return User(self, seed)
 
     def finish(self) -> None:
         """Nobody is left: nothing is in use, and all memory is free once everything is evicted."""
@@ -354,9 +348,7 @@ class User(threading.Thread):
                     raise Stopped from None
                 if asked == _MOST_ASKS - 1:
                     raise
-        if not request.copies:
-            return True
-        for _ in range(self.random.randrange(2)):
+        for _ in range(self.random.randrange(2) if request.copies else 0):
             self.meanwhile()
         return self.made_own_copies(request)
 
@@ -429,9 +421,6 @@ class User(threading.Thread):
             self.meanwhile()
         self.memory.write(request, tables, begin, end)
         request.settled()
-
-
-Stress.user = User
 
 
 # -- what removes a rule must be seen -------------------------------------------------------------------

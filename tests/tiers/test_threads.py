@@ -73,7 +73,8 @@ class TieredUser(User):
 
 
 class TieredStress(Stress):
-    user = TieredUser
+    def user(self, seed: str) -> User:
+        return TieredUser(self, seed)
 
     def finish(self) -> None:
         """As without a tier; and nothing of the tier is in use, what was said of it is so, and it can be emptied."""

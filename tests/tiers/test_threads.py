@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 
-from prefixcache import PRESETS, Cleared, Moved, PrefixCache, Removed, Request, Stored
-from prefixcache.blocks.tier import State, Tier
+from prefixcache import PRESETS, Cleared, Moved, PrefixCache, Removed, Stored
 from prefixcache.blocks.transfers import carry_out
-from prefixcache.cache.admission import Admission
-from prefixcache.cache.books import Copy
-from prefixcache.cache.core import Core
-from prefixcache.cache.tiers import Spill, Tiers
+from tests.interleavings.tier_controls import (
+    found_before_it_is_copied,
+    given_up_spill_kept,
+    published_before_it_is_loaded,
+    source_of_a_load_not_pinned,
+    spill_forgotten,
+    spills_after_loads,
+)
 from tests.model.stress import THREADS, Early, Memory, Stress, User, attempts_until_seen
 
 _ROUNDS = 40
@@ -138,59 +141,6 @@ def test_eight_threads_over_a_tier_lose_nothing_and_read_no_wrong_kv(case: str, 
 # -- what removes a rule must be seen ---------------------------------------------------------------------
 
 
-def source_of_a_load_not_pinned(patch: pytest.MonkeyPatch) -> None:
-    """What is being loaded may leave the tier meanwhile, and its slot be filled with something else."""
-    patch.setattr(Tier, "pin", lambda self, entry: None)
-    patch.setattr(Tier, "unpin", lambda self, entry: None)
-
-
-def found_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
-    """A spill can be loaded from as soon as somebody is going to make it."""
-    patch.setattr(Tier, "start", lambda self, entry: setattr(entry, "state", State.READY))
-
-
-def a_spill_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is given the device block does not copy first what is to be kept of it."""
-    original = Tiers.take_spills
-
-    def take_spills(self: Tiers, blocks: Sequence[int]) -> list[tuple[Copy, Any]]:
-        for _, handle in original(self, blocks):
-            self.over(handle, True)
-        return []
-
-    patch.setattr(Tiers, "take_spills", take_spills)
-
-
-def spills_after_loads(patch: pytest.MonkeyPatch) -> None:
-    """A request makes all of its other copies before it copies away what its new blocks held."""
-    original = Core.count_allocated
-
-    def count_allocated(self: Core, request: Request, index: int, blocks: Sequence[int]) -> None:
-        before, request.pending = request.pending, []
-        original(self, request, index, blocks)
-        request.pending = before + request.pending
-        self.note_copies(request)
-
-    patch.setattr(Core, "count_allocated", count_allocated)
-
-
-def an_aborted_spill_kept(patch: pytest.MonkeyPatch) -> None:
-    """A spill that was given up is taken for made."""
-    original = Tiers.over
-    patch.setattr(Tiers, "over", lambda self, handle, done: original(self, handle, done or isinstance(handle, Spill)))
-
-
-def loaded_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
-    """What is going to be loaded can be found on the device before the load is made."""
-    original = Admission.settle
-
-    def settle(self: Admission, request: Request, *arguments: Any) -> None:
-        original(self, request, *arguments)
-        request._life._publish(request, request.computed_tokens)
-
-    patch.setattr(Admission, "settle", settle)
-
-
 class _Slow:
     """Takes a while for a copy, in which others go on."""
 
@@ -209,10 +159,10 @@ class _Slow:
     [
         source_of_a_load_not_pinned,
         found_before_it_is_copied,
-        a_spill_forgotten,
+        spill_forgotten,
         spills_after_loads,
-        an_aborted_spill_kept,
-        loaded_before_it_is_copied,
+        given_up_spill_kept,
+        published_before_it_is_loaded,
     ],
 )
 def test_a_tier_without_one_of_its_rules_is_seen_in_what_is_read(

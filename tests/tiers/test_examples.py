@@ -36,6 +36,30 @@ def test_the_last_token_is_computed_whatever_lies_below(bench: TieredBench) -> N
     assert bench.cache.probe(range(1, 9)).reason == "last token"
 
 
+def test_what_is_loaded_finds_room_whatever_is_reserved(bench: TieredBench) -> None:
+    bench.lower(range(1, 9))
+    request = bench.open([*range(1, 9), 9], reserve=0)
+    assert (request.cached, len(request.block_table), ways(request.copies)) == (8, 2, [LOAD] * 2)
+    bench.oracle.copy(request.copies)
+    request.copied()
+    bench.verify(request)
+    request.close()
+
+
+def test_a_load_that_is_cut_is_loaded_as_far_as_it_is_wanted(bench: TieredBench) -> None:
+    bench.lower(range(1, 9))
+    request = bench.open([*range(1, 9), 9])
+    request.rewind(6)
+    assert (request.computed_tokens, len(request.block_table)) == (6, 2)
+    bench.oracle.copy(request.copies)
+    request.copied()
+    bench.verify(request)
+    assert (bench.where(range(1, 9)), bench.host()) == ((4, 4), (3, 1, 0, 0)), "half of the second block is its own"
+    request.append([77, 78, 79])
+    bench.step(request).close()
+    assert bench.where([1, 2, 3, 4, 5, 6, 77, 78]) == (8, 0)
+
+
 def test_a_hit_goes_on_below_where_the_device_has_no_more(bench: TieredBench) -> None:
     bench.lower(range(1, 9))
     bench.run(range(1, 6))

@@ -78,6 +78,31 @@ def test_nothing_is_computed_or_forked_before_the_spills_are_made(make: Callable
     assert bench.where(range(1, 9)) == (4, 4)
 
 
+def test_what_a_request_has_computed_stays_when_it_ends_without_its_spills(make: Callable[..., TieredBench]) -> None:
+    bench = make(capacity=3)
+    bench.run(range(21, 25))
+    request = bench.step(bench.open(range(1, 7)))
+    request.append([7, 8, 9])
+    assert ways(request.copies) == [SPILL]
+    request.close()
+    assert bench.where(range(1, 7)) == (bench.tail(6), 0)
+
+
+def test_a_rewind_calls_off_the_spills_of_the_blocks_that_it_gives_back(make: Callable[..., TieredBench]) -> None:
+    bench = make(capacity=2)
+    bench.lower(range(51, 55))  # so that a slot and a block have other numbers
+    bench.run(range(21, 25))
+    request = bench.step(bench.open([1, 2, 3, 4]))
+    request.append([5, 6])
+    (spill,) = request.copies
+    assert spill.source != spill.target
+    request.rewind(4)
+    assert (request.copies, bench.host(), bench.where(range(21, 25))) == ((), (3, 1, 0, 0), (0, 0))
+    bench.cache.check()
+    request.append([7])
+    bench.step(request).close()
+
+
 def test_an_open_spills_before_it_loads(make: Callable[..., TieredBench]) -> None:
     bench = make(capacity=3)
     bench.lower(range(1, 9))

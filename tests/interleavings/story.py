@@ -52,6 +52,8 @@ class Case:
         preemptions: how many a schedule may have; None is all schedules.
         asks: whether others may have to copy out of a block that is written next, so that a writer asks before.
         block_size: tokens.
+        host: blocks of a tier below the device.
+        below: prompts that were run before those, and lie in the tier.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Case:
     preemptions: int | None = None
     asks: bool = False
     block_size: int = 2
+    host: int = 0
+    below: tuple[Sequence[int], ...] = ()
 
 
 class _Memory:
@@ -90,11 +94,20 @@ class World:
     hand: dict[str, Any] = field(default_factory=dict)  # what one thread passes on to another
 
     def __post_init__(self) -> None:
-        self.cache = SETUPS[self.setup](block_size=self.case.block_size, capacity=self.case.capacity)
+        case = self.case
+        tiers = {"host": case.host} if case.host else None
+        self.cache = SETUPS[self.setup](block_size=case.block_size, capacity=case.capacity, tiers=tiers)
         self.oracle = KVOracle(self.case.block_size)
         self.memory = _Memory(self)
         self.scheduler = Scheduler([], None)  # whose points are none, for what was before
-        for prompt in self.case.stored:
+        self._run(case.below)
+        if case.below:
+            self.cache.evict(case.capacity)
+            self.spill()
+        self._run(case.stored)
+
+    def _run(self, prompts: Iterable[Sequence[int]]) -> None:
+        for prompt in prompts:
             request = self.cache.open(prompt)
             self.oracle.copy(request.copies)
             request.copied()
@@ -116,6 +129,10 @@ class World:
         books = self.cache.books()
         numbers = (books.free, books.idle, books.pinned, books.quarantined)
         assert min(numbers) >= 0 and sum(numbers) == self.case.capacity, books
+        if self.case.host:
+            books = self.cache.books(tier="host")
+            numbers = (books.free, books.idle, books.pinned, books.quarantined)
+            assert min(numbers) >= 0 and sum(numbers) == self.case.host, books
         for request in self.live.values():
             if not request.copies:
                 self.oracle.verify(request, request.computed_tokens)
@@ -125,9 +142,23 @@ class World:
             request.abort()
         books = self.cache.books()
         assert (books.pinned, books.quarantined) == (0, 0), f"{books}: nobody is left"
+        if self.case.host:
+            self._empty_the_tier()
         self.cache.evict(self.case.capacity)
         self.cache.check()
         assert self.cache.books().free == self.case.capacity
+
+    def _empty_the_tier(self) -> None:
+        books = self.cache.books(tier="host")
+        assert (books.pinned, books.quarantined) == (0, 0), f"{books} of the tier: nobody is left"
+        for prompt in (*self.case.below, *self.case.stored):  # whatever is found of it, wherever that lies
+            request = self.cache.open([*prompt, 99])
+            self.oracle.copy(request.copies)
+            request.copied()
+            self.oracle.verify(request, request.cached)
+            request.abort()
+        assert self.cache.reset()
+        assert self.cache.books(tier="host").free == self.case.host
 
     # What threads do
 
@@ -181,7 +212,16 @@ class World:
 
     def sources(self) -> set[int]:
         """Blocks that have yet to be copied."""
-        return {copy.source for request in self.live.values() for copy, _ in request.pending}
+        copies = [copy for request in self.live.values() for copy, _ in request.pending]
+        return {copy.source for copy in copies if copy.source_tier == copy.target_tier}
+
+    def spill(self) -> bool:
+        """Copy all that waits for it, as a copy worker does it; False when that failed."""
+        try:
+            transfers.carry_out(self.memory, self.cache.spill(), lambda: self.cancelled)
+        except (OSError, CancelledError):
+            return False
+        return True
 
     def end(self, request: Request, how: str = "close", **arguments: Any) -> None:
         self.live.pop(request.id)

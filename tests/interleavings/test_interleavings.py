@@ -8,11 +8,13 @@ from tests.interleavings.cases import CASES
 from tests.interleavings.controls import CONTROLS, Control
 from tests.interleavings.scheduler import Deadlock, explore
 from tests.interleavings.story import World
+from tests.interleavings.tier_cases import TIER_CASES
+from tests.interleavings.tier_controls import TIER_CONTROLS
 
-_BY_NAME = {case.name: case for case in CASES}
+_BY_NAME = {case.name: case for case in (*CASES, *TIER_CASES)}
 
 
-@pytest.mark.parametrize(("name", "setup"), [(case.name, setup) for case in CASES for setup in case.setups])
+@pytest.mark.parametrize(("name", "setup"), [(case.name, setup) for case in _BY_NAME.values() for setup in case.setups])
 def test_every_schedule_leaves_a_sound_cache(name: str, setup: str) -> None:
     case = _BY_NAME[name]
     assert explore(lambda: World(case, setup), case.preemptions) >= case.least
@@ -22,7 +24,7 @@ def test_every_schedule_leaves_a_sound_cache(name: str, setup: str) -> None:
     ("control", "setup"),
     [
         pytest.param(control, setup, id=f"{control.broken.__name__}-{control.case}-{setup}")
-        for control in CONTROLS
+        for control in (*CONTROLS, *TIER_CONTROLS)
         for setup in control.setups
     ],
 )

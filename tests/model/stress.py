@@ -48,13 +48,13 @@ class Memory:
         made: the group of every copy that was made.
     """
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(self, cache: PrefixCache, host_blocks: int = 0) -> None:
         self.kinds = cache.groups
         self.made: list[int] = []
         self._sizes = [_block_size(kind, cache.block_size) for kind in self.kinds]
+        alike: dict[str, Any] = {"layers": _LAYERS, "width": _WIDTH, "dtype": np.int64, "host_blocks": host_blocks}
         self._stores = [
-            KVStore(layers=_LAYERS, blocks=capacity(cache, i), block_size=size, width=_WIDTH, dtype=np.int64, group=i)
-            for i, size in enumerate(self._sizes)
+            KVStore(blocks=capacity(cache, i), block_size=size, group=i, **alike) for i, size in enumerate(self._sizes)
         ]
 
     def copy(self, copies: Iterable[Any]) -> None:
@@ -104,8 +104,8 @@ def _read(kind: Full | Window, position: int) -> list[tuple[int, int]]:
 
 
 def _states(request: Request) -> States:
-    """What each position computes: a digest of all tokens up to it, other in each layer and half."""
-    digest, digests = 0, []
+    """What each position computes: a digest of the weights and all tokens up to it, other in each layer and half."""
+    digest, digests = request.scope.generation, list[Any]()
     for token in request.tokens.tolist():
         digest = hash((digest, token))
         digests.append(digest)
@@ -143,6 +143,7 @@ class Stress:
         base_tokens: tokens of the prompts that others begin with.
         rounds: of each thread.
         memory: what the workers copy in.
+        host_blocks: of a tier below.
     """
 
     def __init__(
@@ -153,9 +154,10 @@ class Stress:
         base_tokens: int = 14,
         rounds: int = ROUNDS,
         memory: Callable[[Memory], Any] = lambda own: own,
+        host_blocks: int = 0,
     ) -> None:
         self.cache, self.seed, self.rounds = cache, seed, rounds
-        self.memory = Memory(cache)
+        self.memory = Memory(cache, host_blocks)
         self.capacities = [capacity(cache, group) for group in range(len(cache.groups))]
         self.workers = CopyWorkers(memory(self.memory), workers=2)
         self.stop = threading.Event()
@@ -169,7 +171,7 @@ class Stress:
 
     def play(self) -> None:
         """All threads from their first request to their last."""
-        threads = [User(self, f"{self.seed}, thread {number}") for number in range(THREADS)]
+        threads = [self.user(f"{self.seed}, thread {number}") for number in range(THREADS)]
         with switching_often(), self.workers:
             for thread in threads:
                 thread.start()
@@ -179,6 +181,10 @@ class Stress:
         for error in errors:
             if not isinstance(error, Stopped):
                 raise error
+
+    def user(self, seed: str) -> User:
+        """A thread that uses the cache."""
+        return User(self, seed)
 
     def finish(self) -> None:
         """Nobody is left: nothing is in use, and all memory is free once everything is evicted."""
@@ -304,6 +310,8 @@ class User(threading.Thread):
             begin, end = request.computed_tokens, self.step_end(request)
             if begin == end:
                 return
+            if not self.made_own_copies(request):
+                return
             self.memory.write(request, request.tables, begin, end)
             if not self.said(request, end):
                 return
@@ -340,18 +348,21 @@ class User(threading.Thread):
                     raise Stopped from None
                 if asked == _MOST_ASKS - 1:
                     raise
-        if not request.copies:
-            return True
-        for _ in range(self.random.randrange(2)):
+        for _ in range(self.random.randrange(2) if request.copies else 0):
             self.meanwhile()
-        return any(True for _ in self.copied([request]))
+        return self.made_own_copies(request)
+
+    def made_own_copies(self, request: Request) -> bool:
+        """Make those that come before anything else; whether the request goes on."""
+        return not request.copies or any(True for _ in self.copied([request]))
 
     def append(self, request: Request) -> None:
         try:
             request.append([self.random.randrange(2) for _ in range(1 + self.random.randrange(4))])
         except NoSpace:
             return
-        self.compute(request)
+        if self.made_own_copies(request):
+            self.compute(request)
 
     def rewind(self, request: Request) -> None:
         try:
@@ -399,7 +410,7 @@ class User(threading.Thread):
         """Given up while its last step runs, which writes to its end all the same."""
         with suppress(NoSpace):
             request.append([self.random.randrange(2) for _ in range(3)])
-        more = self.ready_to_write(request)
+        more = self.made_own_copies(request) and self.ready_to_write(request)
         if request.state != "open":  # a copy was cancelled
             return
         begin = request.computed_tokens

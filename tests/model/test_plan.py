@@ -42,16 +42,18 @@ class _PresetSetup(Setup):
     preset: str = ""
 
     def cache(self, clock: Clock) -> PrefixCache:
-        return PrefixCache.preset(self.preset, block_size=self.block_size, capacity=self.capacity, clock=clock)
+        size, tiers = self.block_size, {"host": self.host} if self.host else None
+        return PrefixCache.preset(self.preset, block_size=size, capacity=self.capacity, clock=clock, tiers=tiers)
 
 
-def _setup(case: str, choose: Choose) -> Setup:
+def _setup(case: str, choose: Choose, tiered: bool = False) -> Setup:
     if not case.startswith(_PRESET):
-        return draw_setup(case, choose)
+        return draw_setup(case, choose, tiered)
     name = case.removeprefix(_PRESET)
     preset = PRESETS[name]
     options = {**preset.options, **({"eviction": preset.eviction} if preset.eviction is not None else {})}
-    return _PresetSetup(preset.design, _SIZES[choose(len(_SIZES))], 3 + choose(9), options, preset=name)
+    size, capacity = _SIZES[choose(len(_SIZES))], 3 + choose(9)
+    return _PresetSetup(preset.design, size, capacity, options, 1 + choose(capacity) if tiered else 0, preset=name)
 
 
 def _move(world: World, draw: random.Random) -> None:
@@ -150,14 +152,15 @@ def _as_planned(
 ) -> Iterable[tuple[int, Request]]:
     """Admit the batch and hold it to the plan; (place, request) of those admitted."""
     cache.take_events()
-    room = _free_and_idle(cache)
+    room, evicted = _free_and_idle(cache), cache.stats().evicted_blocks
     results = cache.open_batch(asks)
     cache.check()
     if cache._batch == "claim":
         whole = cache.options.must_fit or any(ask.get("must_fit") for ask in asks)
         _claimed_as_planned(planned, results, whole, room - _free_and_idle(cache))
     else:
-        _given_in_a_loop(planned, results, any(isinstance(event, Removed) for event in cache.take_events()[2]))
+        removed = any(isinstance(event, Removed) for event in cache.take_events()[2])
+        _given_in_a_loop(planned, results, removed or cache.stats().evicted_blocks > evicted)
     cache.take_events()
     return [(place, result) for place, result in enumerate(results) if isinstance(result, Request)]
 
@@ -179,10 +182,10 @@ def _plan_and_open(world: World, choose: Choose) -> None:
         world.history[prompts[place]] = None
 
 
-def _play(case: str, seed: int, worlds: int = _WORLDS) -> None:
+def _play(case: str, seed: int, worlds: int = _WORLDS, tiered: bool = False) -> None:
     for number in range(worlds):
         draw = random.Random(f"{seed} {case} {number}")
-        world = World(_setup(case, draw.randrange), watched=False)
+        world = World(_setup(case, draw.randrange, tiered), watched=False)
         try:
             for _ in range(_BATCHES):
                 for _ in range(_MOVES):
@@ -197,6 +200,11 @@ def _play(case: str, seed: int, worlds: int = _WORLDS) -> None:
 @pytest.mark.parametrize("case", _CASES)
 def test_a_batch_gets_what_was_planned(case: str, seed: int) -> None:
     _play(case, seed)
+
+
+@pytest.mark.parametrize("case", [case for case in _CASES if case != "token_trie"])
+def test_a_batch_over_a_tier_gets_what_was_planned(case: str, seed: int) -> None:
+    _play(case, seed, _WORLDS // 4, tiered=True)
 
 
 # -- among threads ----------------------------------------------------------------------------------------

@@ -274,8 +274,8 @@ class Tier:
         for parent, children in self._children.items():
             if not children or any(self._entries[child].parent != parent for child in children):
                 raise InvariantError(f"the {self.name} tier has lost children of a block")
-        ordered = [entry for _, entry in self._order]
-        if len(set(ordered)) != len(ordered) or any(not entry.queued for entry in ordered):
+        ordered = {entry for _, entry in self._order}
+        if len(ordered) != len(self._order) or not all(entry.queued for entry in ordered):
             raise InvariantError(f"the order of the {self.name} tier is not what its entries say")
-        if any(self._may_leave(entry) and not entry.queued for entry in self._entries.values()):
+        if any(self._may_leave(entry) and entry not in ordered for entry in self._entries.values()):
             raise InvariantError(f"a block of the {self.name} tier could leave and is not in the order")

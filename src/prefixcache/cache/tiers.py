@@ -233,13 +233,7 @@ class Tiers:
         waiting = {entry.source: entry for entry in self.tier if entry.state is State.WAITING}
         if waiting != self._waiting or not waiting.keys() <= free:
             raise InvariantError("a spill waits for a device block that is not empty")
-        lost = set(self.design.unreachable())
-        found = {
-            key
-            for node in self.design.outline()
-            for key, block in zip(node.keys, node.blocks, strict=False)  # holes have keys and no blocks
-            if block not in lost
-        }
+        found = self._reached_on_device()
         for entry in self.tier:
             if entry.state is State.READY and entry.key in found and self.design.options.visibility == "computed":
                 raise InvariantError(f"{entry!r} lies in the {self.tier.name} tier and on the device")
@@ -248,6 +242,16 @@ class Tiers:
             parent = entry.parent
             if parent is not None and parent not in found and self.tier.get(parent) is None:
                 raise InvariantError(f"{entry!r} lies in the {self.tier.name} tier, its parent nowhere")
+
+    def _reached_on_device(self) -> set[bytes]:
+        """The keys of all blocks on the device but those that an evicted one, whose place is kept, cuts off."""
+        reached: list[bool] = []
+        found: set[bytes] = set()
+        for node in self.design.outline():
+            reached.append(bool(node.blocks) and (node.parent < 0 or reached[node.parent]))
+            if reached[-1]:
+                found.update(node.keys)
+        return found
 
 
 class Spills:

@@ -282,3 +282,25 @@ def test_what_goes_with_no_tier(design: str, options: dict[str, Any], says: str)
 def test_a_copy_lies_on_the_device_unless_it_says_otherwise() -> None:
     copy = Copy(1, 2, 4)
     assert (copy.source_tier, copy.target_tier) == ("device", "device")
+
+
+def test_media_that_a_key_does_not_prove_stay_out_of_the_tier() -> None:
+    """vLLM's keys do not say where a media item ends: what lies before it goes down, it and what follows do not."""
+    cache = PrefixCache.preset("vllm-1", block_size=4, capacity=6, tiers={"host": 4})
+    media = [{"digest": b"picture", "start": 6, "length": 3}]
+    request = cache.open(range(1, 14), media=media)
+    request.computed(13)
+    request.close()
+    cache.evict(6)
+    spills = cache.spill()
+    assert len(spills.copies) == 1, "the block before the picture"
+    spills.copied()
+    for given in ((), media):
+        assert cache.probe([*range(1, 14), 99], media=given).tiers == {"device": 0, "host": 4}
+    cache.check()
+    ids = cache.open(range(1, 10), extra_ids=[7] * 9)
+    ids.copied()
+    ids.computed(9)
+    ids.close()
+    cache.evict(6)
+    assert cache.spill().copies == ()

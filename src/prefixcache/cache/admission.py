@@ -300,7 +300,6 @@ class Admission:
         if self.core.tiers is not None:
             loads = plan.match.loads
             request.pending += self.core.tiers.loads(plan.match, holding.table[at : at + len(loads)])
-            self.core.note_copies(request)
         if partial is not None and not plan.take:
             target = holding.table[at]
             if partial.handle is not None:

@@ -78,7 +78,6 @@ class Core:
         """
         if self.tiers is not None:
             request.pending[:0] = self.tiers.take_spills(blocks)
-            self.note_copies(request)
         count, new = len(blocks), self.pool.never_written(blocks)
         generated = count - min(max(-(-request.prompt_length // self.design.block_size) - index, 0), count)
         counts, all_counts = request.block_counters, self.block_counters

@@ -307,8 +307,6 @@ class PrefixCache:
         with core.lock:
             if any(books.pinned or books.quarantined for books in core.all_books()):
                 return False
-            if core.tiers is not None and core.tiers.busy:
-                return False
             core.design.end_step()
             if core.groups is not None:
                 core.groups.clear()

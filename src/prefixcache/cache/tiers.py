@@ -207,11 +207,6 @@ class Tiers:
 
     # -- the whole --------------------------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        """Whether any slot is being read or written."""
-        return bool(self.tier.pinned or self.tier.filling)
-
     def retire(self) -> None:
         """The weights changed: nothing that lies below can be reached any more. The device has said so of its own."""
         self._left(self.tier.clear())

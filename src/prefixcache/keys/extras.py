@@ -53,6 +53,11 @@ class Extras:
     runs: tuple[Run, ...] = ()
     ids: bytes = b""
 
+    @property
+    def first(self) -> int:
+        """The first token that carries anything."""
+        return self.runs[0][0] if self.runs and not self.ids else 0
+
     def cut(self, start: int, end: int) -> Extras | None:
         """What the tokens [start, end) carry, relative to start; None when that is nothing. O(runs)."""
         ids = self.ids[start * ID_BYTES : end * ID_BYTES]

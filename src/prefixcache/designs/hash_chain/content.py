@@ -39,6 +39,7 @@ class Held:
         root: the encoded scope.
         text: the tokens that the keys cover; b"" where these vouch for tokens.
         carried: media and extra ids of each block; None when no block carries any.
+        plain: how many leading blocks of their prompt carry nothing, so that trusted keys alone prove them.
     """
 
     blocks: int
@@ -48,6 +49,7 @@ class Held:
     root: bytes
     text: bytes
     carried: list[Extras | None] | None
+    plain: int = 0
 
     def number(self, index: int) -> int:
         """Of the prefix that ends with the block at this index of the run; -1: of the one before."""
@@ -135,6 +137,12 @@ class Content:
             return None
         return [extras.cut(at, at + covered) for at in range(start * size, end * size, size)]
 
+    def plain(self, prompt: Prompt, blocks: int) -> int:
+        """How many of the first blocks of a prompt carry nothing."""
+        if prompt.extras is None:
+            return blocks
+        return min(max(prompt.extras.first - self._ahead, 0) // self._size, blocks)
+
     def storable(self, prompt: Prompt, keys: list[bytes], start: int, end: int, path: Path | None) -> tuple[int, int]:
         """What of the blocks [start, end) of a prompt is cached, and up to where the rest can be stored.
 
@@ -169,6 +177,7 @@ class Content:
     def _fill(self, run: Run, prompt: Prompt) -> None:
         """Remember what the last blocks of a run hold, those that have no number and no text yet."""
         held, end = _held(run), run.start + len(run.keys)
+        held.plain = self.plain(prompt, end)
         if held.carried is not None or prompt.extras is not None:
             held.carried = self._carried(prompt, run.start, end) or [None] * len(run.keys)
         if self._keeps_tokens:

@@ -26,7 +26,7 @@ from prefixcache.designs.hash_chain.release_list import ReleaseList
 from prefixcache.designs.hash_chain.run import Path, Run
 from prefixcache.designs.hash_chain.scheduling import Unseen
 from prefixcache.designs.hash_chain.search import SEARCHES
-from prefixcache.designs.outline import OutlineNode, outline_of
+from prefixcache.designs.outline import OutlineNode
 from prefixcache.errors import InvariantError
 from prefixcache.keys.layouts import make_chain
 from prefixcache.keys.memo import ChainMemo
@@ -361,16 +361,22 @@ class HashChainDesign(Design):
                 removed += gone
                 if lower is not None:
                     before = keys[lost] if lost < len(keys) else run.last_key
-                    lower.evicting(gone[::-1], before, trimmed[:lost][::-1])
+                    proved = self._proved(run, lost, len(keys))
+                    lower.evicting(gone[::-1][:proved], before, trimmed[:lost][::-1][:proved])
             if self._content is not None:
                 self._content.trimmed(run)
             order.trimmed(run, last, bool(gone))
         self._idle_blocks -= len(victims)
         return victims, removed
 
+    def _proved(self, run: Run, gone: int, trimmed: int) -> int:
+        """Of the blocks that a trimmed run has lost for good, how many leading ones their keys alone prove."""
+        plain = run.held.plain if run.held is not None else len(run.keys) + run.start + trimmed
+        return max(min(plain - run.start - len(run.keys) - trimmed + gone, gone), 0)
+
     def keys_behind(self, prompt: Prompt, match: Match) -> Sequence[bytes]:
-        vouched_for = self._chain.covers_extras or prompt.extras is None
-        return self._keys(prompt)[len(match.blocks) :] if vouched_for else ()
+        keys = self._keys(prompt)
+        return keys[len(match.blocks) : None if self._content is None else self._content.plain(prompt, len(keys))]
 
     # -- for explanations ---------------------------------------------------------------------------
 
@@ -382,17 +388,7 @@ class HashChainDesign(Design):
         return self._keys(prompt)[index : index + 1]
 
     def outline(self) -> list[OutlineNode]:
-        parents: dict[bytes, bytes | None] = {}
-        blocks: dict[bytes, list[int]] = {key: [] for key in self._index.oldest}  # parents stand before children
-        pins = dict.fromkeys(blocks, 0)
-        for run in self._index:
-            before = run.before
-            for key, block in zip(run.keys, run.blocks, strict=True):
-                parents[key] = before
-                blocks[key].append(block)
-                pins[key] += len(run.users or ())
-                before = key
-        return outline_of((key, parents[key], b"", found, pins[key], (key,)) for key, found in blocks.items())
+        return self._index.outline()
 
     # -- life of the index --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from prefixcache.designs.hash_chain.run import Run
+from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError
 
 Part: TypeAlias = tuple[Run, int, int]  # the blocks [start, end) of a prompt, which lie in this run
@@ -158,6 +159,22 @@ class Index:
         if len(copies) == 1:
             del self.copies[key]
         return True
+
+    # -- looking at all of it -----------------------------------------------------------------------
+
+    def outline(self) -> list[OutlineNode]:
+        """See `Design.outline`: a node per key."""
+        parents: dict[bytes, bytes | None] = {}
+        blocks: dict[bytes, list[int]] = {key: [] for key in self.oldest}  # parents stand before children
+        pins = dict.fromkeys(blocks, 0)
+        for run in self:
+            before = run.before
+            for key, block in zip(run.keys, run.blocks, strict=True):
+                parents[key] = before
+                blocks[key].append(block)
+                pins[key] += len(run.users or ())
+                before = key
+        return outline_of((key, parents[key], b"", found, pins[key], (key,)) for key, found in blocks.items())
 
     # -- invariants -------------------------------------------------------------------------------
 

@@ -217,6 +217,17 @@ def groups_rows() -> list[str]:
     return [*table(("groups", "us a request, median", "p99", "to none"), rows), "", note]
 
 
+def tiers_rows() -> list[str]:
+    result = read("tiers")
+    rows = [
+        (f"{row['design']}, {row['prefix']}", *map(figure, (row["us_p50"], row["us_p99"], row["us_per_block"])))
+        for row in result["rows"]
+    ]
+    block, note = result["block"], f"`{result['command']}` on {machine(result['machine'])}."
+    moved = f"A block of 2 MiB down and up again: {figure(block['us_p50'])} us ({figure(block['us_p99'])})."
+    return [*table(("prefix", "us a request, median", "p99", "more, us a block"), rows), "", f"{moved} {note}"]
+
+
 def threads_rows() -> list[str]:
     result = read("threads")
     speed, copy = result["speed"], result["copy"]
@@ -335,6 +346,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "children": children_rows,
     "digest_chain": digest_chain_rows,
     "groups": groups_rows,
+    "tiers": tiers_rows,
     "threads": threads_rows,
     "ttft": ttft_rows,
     "engine identity": engine_identity,

@@ -138,6 +138,8 @@ class _Play:
             block = self.loads.pop(self.random.randrange(len(self.loads)))
             self.done["let go when gone"] += block.gone
             block.readers -= 1
+            self.model.blocks.remove(block)  # it was used now
+            self.model.blocks.append(block)
             self.model.tidy()
             self.tier.unpin(block.entry)
 
@@ -206,6 +208,8 @@ def test_many_more_entries_than_leave_cost_no_more_than_the_list(seed: int) -> N
         entry = draw.choice(kept)
         tier.pin(entry)
         tier.unpin(entry)
+        kept.remove(entry)  # it is the most recent one now
+        kept.append(entry)
     assert len(tier._order) <= 3 * len(tier) + 100
     tier.check()
     for n in range(100):

@@ -11,7 +11,6 @@ from prefixcache import InvariantError, Request
 from prefixcache.blocks.tier import Entry, State, Tier
 from prefixcache.cache.admission import Admission
 from prefixcache.cache.books import Copy
-from prefixcache.cache.core import Core
 from prefixcache.cache.tiers import Tiers
 from prefixcache.scenario.oracle import OracleError
 from tests.interleavings.controls import Control
@@ -68,28 +67,25 @@ def found_before_it_is_copied(patch: pytest.MonkeyPatch) -> None:
 
 def spill_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Whoever is given the device block does not copy first what is to be kept of it."""
-    original = Core.count_allocated
+    original = Tiers.take_spills
 
-    def count_allocated(self: Core, request: Request, index: int, blocks: Sequence[int]) -> None:
-        assert self.tiers is not None
-        for _, handle in self.tiers.take_spills(blocks):
-            self.tiers.over(handle, True)
-        original(self, request, index, blocks)
+    def take_spills(self: Tiers, blocks: Sequence[int]) -> list[Any]:
+        for _, entry in original(self, blocks):
+            self.over(entry, True)
+        return []
 
-    patch.setattr(Core, "count_allocated", count_allocated)
+    patch.setattr(Tiers, "take_spills", take_spills)
 
 
 def spills_after_loads(patch: pytest.MonkeyPatch) -> None:
     """A request makes all of its other copies before it copies away what its new blocks held."""
-    original = Core.count_allocated
+    original = Admission.settle
 
-    def count_allocated(self: Core, request: Request, index: int, blocks: Sequence[int]) -> None:
-        before, request.pending = request.pending, []
-        original(self, request, index, blocks)
-        request.pending = before + request.pending
-        self.note_copies(request)
+    def settle(self: Admission, request: Request, *arguments: Any) -> None:
+        original(self, request, *arguments)
+        request.pending.sort(key=lambda pending: pending[0].target_tier != "device")
 
-    patch.setattr(Core, "count_allocated", count_allocated)
+    patch.setattr(Admission, "settle", settle)
 
 
 def given_up_spill_kept(patch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ class Checks:
             if scope == prompt.scope_key and generation == world.generation
         ]
         best = max((self._within(most, *found) for found in stored), default=0)
-        if world.setup.drops and best:  # the last unit is left to a draft model
-            best = max(self._within(best - 1, *found) for found in stored)
+        if world.setup.drops and best:  # the last unit is left to a draft model, whatever the shorter hit lies in
+            best = max(self._within(min(best, common) - 1, common, tier) for common, tier in stored)
         return best
 
     def _within(self, limit: int, common: int, tier: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefixcache import Copy, Full, Moved, OptionError, PrefixCache, Removed, Stored, Window
+from prefixcache import Copy, Full, Moved, OptionError, PrefixCache, Removed, RequestError, Stored, Window
 from prefixcache.scenario.oracle import KVOracle
 from tests.tiers.bench import LOAD, TIERED, TieredBench, ways
 
@@ -304,3 +304,80 @@ def test_media_that_a_key_does_not_prove_stay_out_of_the_tier() -> None:
     ids.close()
     cache.evict(6)
     assert cache.spill().copies == ()
+
+
+@pytest.mark.parametrize("draft", [{"lookahead": 1}, {"backoff": 1}])
+@pytest.mark.parametrize("design", ["radix", "block_trie", "digest_chain"])
+def test_a_draft_model_gets_its_token_of_a_hit_that_is_found_elsewhere(design: str, draft: dict[str, int]) -> None:
+    """The block below cannot be loaded in part, and the sibling on the device parts where the prompt does."""
+    options = draft | ({"partial": "copy", "lookahead_by": "drop"} if design == "radix" else {})
+    cache = PrefixCache(design, block_size=4, capacity=8, tiers={"host": 4}, **options)
+
+    def put(tokens: list[int]) -> None:
+        request = cache.open(tokens)
+        request.copied()
+        request.computed(len(tokens) - 1)
+        request.close()
+
+    put([1, 1, 0, 0, 9])
+    cache.evict(8)
+    cache.spill().copied()
+    put([1, 0, 0, 0, 9])
+    assert cache.probe([1, 1, 0, 0, 5, 5]).cached == 0, "token 0 of the sibling was written for another next token"
+    put([1, 1, 0, 7, 9])
+    assert cache.probe([1, 1, 0, 0, 5, 5]).cached == 2, "of three tokens that agree"
+
+
+def test_more_blocks_are_refused_while_copies_are_being_made(bench: TieredBench) -> None:
+    """Else a second look at the copies would show some that were made, and `copied` say some that were not."""
+    bench.lower(range(1, 9))
+    request = bench.open([*range(1, 9), 9])
+    table, copies = request.block_table.tolist(), request.copies
+    for call in (lambda: request.append([5] * 4), lambda: request.reserve(13)):
+        with pytest.raises(RequestError, match="2 copies are pending; do them, then copied"):
+            call()
+    assert (request.block_table.tolist(), request.copies, request.length) == (table, copies, 9)
+    request.append(5)  # there is room in its last block
+    bench.oracle.copy(copies)
+    request.copied()
+    request.append([5] * 4)
+    bench.verify(request)
+
+
+def test_a_hit_below_never_causes_a_refusal() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=6, tiers={"host": 8})
+    request = cache.open(range(24))
+    request.computed(24)
+    request.close()
+    cache.evict(6)
+    cache.spill().copied()
+    other = cache.open(range(100, 116))
+    assert cache.probe(range(24)).tiers == {"device": 0, "host": 20}
+    assert cache.plan([{"tokens": range(24), "reserve": 4}])[0].cached == 8
+    request = cache.open(range(24), reserve=4)
+    assert (request.cached, len(request.copies)) == (8, 2), "as far as there is room"
+    request.abort()
+    other.close()
+    assert cache.open(range(24), reserve=4).cached == 20
+
+
+def test_what_is_loaded_was_used_now() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=4, tiers={"host": 2})
+    for first in (10, 20):
+        request = cache.open(range(first, first + 4))
+        request.computed(4)
+        request.close()
+    cache.evict(4)
+    cache.spill().copied()
+    for _ in range(2):
+        reader = cache.open([10, 11, 12, 13, 1], store=False)
+        assert reader.cached == 4
+        reader.copied()
+        reader.close()
+    request = cache.open(range(30, 34))
+    request.computed(4)
+    request.close()
+    cache.evict(4)
+    cache.spill().copied()
+    assert cache.probe([10, 11, 12, 13, 1]).cached == 4, "it was read twice"
+    assert cache.probe([20, 21, 22, 23, 1]).cached == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefixcache.blocks.tier import State, Tier
-from prefixcache.cache.core import Core
+from prefixcache.cache.admission import Admission
 from prefixcache.cache.lifecycle import Lifecycle
 from prefixcache.cache.tiers import Tiers
 from tests.model.soak import soak
@@ -44,15 +44,13 @@ def never_spilled(patch: pytest.MonkeyPatch) -> None:
 
 def spilled_last(patch: pytest.MonkeyPatch) -> None:
     """A request loads into a block before it has copied out what is to be kept of it."""
-    count = Core.count_allocated
+    settle = Admission.settle
 
-    def count_allocated(self: Any, request: Any, index: int, blocks: Any) -> None:
-        before = list(request.pending)
-        count(self, request, index, blocks)
-        added = request.pending[: len(request.pending) - len(before)]
-        request.pending = before + added
+    def settle_and_sort(self: Any, request: Any, *arguments: Any) -> None:
+        settle(self, request, *arguments)
+        request.pending.sort(key=lambda pending: pending[0].target_tier != "device")
 
-    patch.setattr(Core, "count_allocated", count_allocated)
+    patch.setattr(Admission, "settle", settle_and_sort)
 
 
 def what_lies_behind_stays(patch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ class KVStore:
             which cost no memory until they are written.
         host: the same of the tier below.
 
-    Raises `OptionError` for sizes below 1 and for a `dtype` that is no type of numbers.
+    Raises `OptionError` for sizes below 1, for more than can be had, and for a `dtype` that is no type of numbers.
     """
 
     def __init__(
@@ -85,9 +85,14 @@ class KVStore:
         self.group = whole_number(group, "group")
         sizes = {"layers": layers, "blocks": blocks, "block_size": block_size, "width": width}
         layers, blocks, block_size, width = (whole_number(size, name, least=1) for name, size in sizes.items())
-        self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), _numbers(dtype))
-        below = whole_number(host_blocks, "host_blocks")
-        self.host: npt.NDArray[Any] = np.zeros((layers, 2, below, block_size, width), self.memory.dtype)
+        below, numbers = whole_number(host_blocks, "host_blocks"), _numbers(dtype)
+        try:
+            self.memory: npt.NDArray[Any] = np.zeros((layers, 2, blocks, block_size, width), numbers)
+            self.host: npt.NDArray[Any] = np.zeros((layers, 2, below, block_size, width), numbers)
+        except (ValueError, MemoryError) as error:
+            raise OptionError(
+                f"a store of {blocks:,} blocks and {below:,} on the host cannot be had: {error}"
+            ) from None
         self._tiers = {"device": self.memory, "host": self.host}
 
     @property

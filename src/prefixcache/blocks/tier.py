@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.errors import InvariantError, whole_number
@@ -42,7 +42,7 @@ class Entry:
         readers: loads under way.
         gone: it is found no more; its slot is free once nobody reads or fills it.
         reported: it was said that the device has it no more.
-        recency: the larger the later it came.
+        recency: the larger the later it came, or was loaded.
         queued: it stands in the order in which entries leave.
     """
 
@@ -143,10 +143,12 @@ class Tier:
         entry.readers += 1
 
     def unpin(self, entry: Entry) -> None:
-        """A load is over."""
+        """A load is over: the block was used now."""
         if entry.readers <= 0:
             raise InvariantError(f"{entry!r} is unpinned more often than pinned")
         entry.readers -= 1
+        self._tick += 1
+        entry.recency = self._tick
         self._settle(entry)
 
     def drop(self, entry: Entry) -> None:
@@ -233,10 +235,14 @@ class Tier:
     def _least_recent(self) -> Entry | None:
         """The next to leave; O(log slots), amortised."""
         while self._order:
-            entry = self._order[0][1]
-            if self._may_leave(entry):
+            recency, entry = self._order[0]
+            if not self._may_leave(entry):
+                heappop(self._order)
+                entry.queued = False
+            elif recency != entry.recency:
+                heapreplace(self._order, (entry.recency, entry))  # it was loaded since
+            else:
                 return entry
-            heappop(self._order)[1].queued = False
         return None
 
     # -- books ----------------------------------------------------------------------------------------

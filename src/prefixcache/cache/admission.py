@@ -101,13 +101,15 @@ class Admission:
         """The hit within the first `limit` tokens, and what a draft model costs of it."""
         core, options = self.core, self.core.options
         if options.backoff and limit:
-            found = core.match(asked.prompt, asked.length).found
-            match = core.match(asked.prompt, max(min(limit, found - options.backoff), 0))
-            return match, min(limit, found) - match.found
+            first = core.match(asked.prompt, asked.length)
+            match = core.match(asked.prompt, max(min(limit, first.found - options.backoff), 0))
+            _leave_to_draft(match, first, options.backoff)
+            return match, min(limit, first.found) - match.found
         match = core.match(asked.prompt, limit)
-        if options.lookahead and options.lookahead_by == "drop" and (found := match.found):
-            match = core.match(asked.prompt, found - 1)
-            return match, found - match.found
+        if options.lookahead and options.lookahead_by == "drop" and match.found:
+            first, match = match, core.match(asked.prompt, match.found - 1)
+            _leave_to_draft(match, first, 1)
+            return match, first.found - match.found
         return match, match.dropped
 
     def _why_not_read(self, ask: Ask) -> str:
@@ -124,7 +126,7 @@ class Admission:
 
     def _fit(self, match: Match, reserve: int, room: Room) -> Plan:
         """Choose what to do with a hit inside a block so that it never causes a refusal."""
-        new = max(-(-reserve // self.core.design.block_size) - len(match.blocks), len(match.loads))
+        new = max(-(-reserve // self.core.design.block_size) - len(match.blocks), 0)
         idle = match.idle
         if room.claimed:
             idle = sum(block not in room.claimed for block in self.core.design.idle_blocks(match))
@@ -132,6 +134,9 @@ class Admission:
         if room.takers:
             overruled = [taker for source, taker in room.takers.items() if taker is not None and source in match.blocks]
             idle += len(overruled)
+        if len(match.loads) > new:  # what is not asked for is loaded as far as there is room: it never causes a refusal
+            new = max(min(len(match.loads), room.left - idle), new)
+            match.cut_loads(new, self.core.design.block_size)
         partial = match.partial
         if partial is None:
             return Plan(match, None, False, new, new + idle, overruled)
@@ -297,9 +302,9 @@ class Admission:
         if partial is not None and plan.take:
             self._take_over(request, partial, copiers)
         holding.table.extend(new)
-        if self.core.tiers is not None:
-            loads = plan.match.loads
-            request.pending += self.core.tiers.loads(plan.match, holding.table[at : at + len(loads)])
+        if self.core.tiers is not None:  # first what is spilled out of these blocks, then what is loaded into them
+            request.pending += self.core.tiers.take_spills(new)
+            request.pending += self.core.tiers.loads(plan.match, holding.table[at : at + len(plan.match.loads)])
         if partial is not None and not plan.take:
             target = holding.table[at]
             if partial.handle is not None:
@@ -364,3 +369,15 @@ class Admission:
             self.core.pool.share(partial.source)
             copier.pending = [(copy, None if handle is pin else handle) for copy, handle in copier.pending]
         design.take(request.holding, partial)
+
+
+def _leave_to_draft(match: Match, first: Match, tokens: int) -> None:
+    """Leave the last tokens of a hit inside a block to a draft model, where the longer hit `first` was to be loaded.
+
+    What is loaded cannot be used in part. So the shorter hit may lie in another block, which parts from the prompt
+    where it ends.
+    """
+    if first.loads and match.partial is not None:
+        match.partial.tokens -= tokens
+        if match.partial.tokens <= 0:
+            match.partial = None

@@ -224,6 +224,11 @@ class Copy:
     source_tier: str = "device"
     target_tier: str = "device"
 
+    @property
+    def own(self) -> int:
+        """The block of the request's table: the target, or of a copy into the tier below the source."""
+        return self.target if self.target_tier == "device" else self.source
+
 
 def snapshot(blocks: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Block ids as a read-only int32 array that shares no memory with the cache."""

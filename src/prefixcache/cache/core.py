@@ -17,7 +17,7 @@ from prefixcache.cache.removals import Removals
 from prefixcache.cache.tiers import Spills, Tiers, read_tiers
 from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Options, Prompt, read_options
 from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, read_groups, tree_capacity
-from prefixcache.errors import InvariantError, OptionError, whole_number
+from prefixcache.errors import InvariantError, OptionError, RequestError, whole_number
 
 if TYPE_CHECKING:
     from prefixcache.cache.request import Pin, Request
@@ -72,12 +72,7 @@ class Core:
         return holding.store and holding.generation == self.generation
 
     def count_allocated(self, request: Request, index: int, blocks: Sequence[int]) -> None:
-        """These blocks were allocated for a request, for its table from `index` on. O(blocks).
-
-        What they held and is to be kept, the request copies before all else.
-        """
-        if self.tiers is not None:
-            request.pending[:0] = self.tiers.take_spills(blocks)
+        """These blocks were allocated for a request, for its table from `index` on. O(blocks)."""
         count, new = len(blocks), self.pool.never_written(blocks)
         generated = count - min(max(-(-request.prompt_length // self.design.block_size) - index, 0), count)
         counts, all_counts = request.block_counters, self.block_counters
@@ -96,6 +91,11 @@ class Core:
         if self.tiers is not None:
             counts |= {"spilled_blocks": self.tiers.spilled, "loaded_blocks": self.tiers.loaded}
         return Stats(**counts, evicted_blocks=self.design.evicted, lock_holds=holds)
+
+    def require_no_copies(self, request: Request) -> None:
+        """Raises `RequestError` where more blocks could add copies to those that the caller may be making just now."""
+        if self.tiers is not None and request.pending:
+            raise RequestError(f"{len(request.pending)} copies are pending; do them, then copied(), before more blocks")
 
     def note_copies(self, request: Request) -> None:
         """The unfinished copies of a request have changed."""

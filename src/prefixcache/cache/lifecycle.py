@@ -103,7 +103,7 @@ class Lifecycle:
             done, request.pending = request.pending, []
             if any(copy.source_tier != DEVICE for copy, _ in done):
                 self._publish(request, request.computed_tokens)  # before the tier lets go of what is loaded
-            for copy, handle in done:
+            for copy, handle in done if self.core.tiers is None else reversed(done):  # tail first, as in a release
                 self.core.drop_source(copy, handle, done=True)
             self.core.note_copies(request)
 
@@ -116,8 +116,11 @@ class Lifecycle:
             self._require_open(request, "append")
             count = len(new) // TOKEN_BYTES
             ids = self._extra_ids(request, count, extra_ids)
-            request.owed, request.owed_ids = new, ids
-            self._cover(request, request.length + count)
+            try:
+                self._cover(request, request.length + count)
+            except NoSpace:
+                request.owed, request.owed_ids = new, ids
+                raise
             request.owed, request.owed_ids = b"", ()
             request.holding.step = self.core.design.step
             prompt = request.holding.prompt
@@ -148,6 +151,7 @@ class Lifecycle:
         more = -(-tokens // self.core.design.block_size) - len(table)
         if more <= 0:
             return
+        self.core.require_no_copies(request)
         available = self.core.design.available
         if more > available:
             raise NoSpace(more, available)
@@ -160,10 +164,11 @@ class Lifecycle:
 
     def _extend(self, request: Request, blocks: int) -> None:
         """Private blocks behind the table; the caller has checked the room."""
-        table = request.holding.table
-        new = self.core.design.allocate_more(request.holding, blocks)
-        self.core.count_allocated(request, len(table), new)
+        core, table = self.core, request.holding.table
+        new = core.design.allocate_more(request.holding, blocks)
+        core.count_allocated(request, len(table), new)
         table.extend(new)
+        request.pending += core.tiers.take_spills(new) if core.tiers is not None else ()
 
     # -- branching and going back ---------------------------------------------------------------------
 
@@ -235,6 +240,8 @@ class Lifecycle:
             there = rest > 0 and request.computed_tokens > length
             inside = owned or (there and core.pool.shared(holding.table[whole]))
             private = core.design.private(holding, whole + (rest > 0))
+            if inside:
+                core.require_no_copies(request)
             if inside and not core.design.available and all(map(core.pool.shared, private)):
                 raise NoSpace(1, core.design.available, "the private copy of the block that is cut")
             wanted = go_back(core, core.groups, request, length) if core.groups is not None else ()
@@ -254,8 +261,8 @@ class Lifecycle:
     def _forget_copies(self, request: Request, blocks: int) -> None:
         """Drop pending copies into table positions from `blocks` on."""
         dropped = set(request.holding.table[blocks:])
-        gone = [entry for entry in request.pending if _own_block(entry[0]) in dropped]
-        request.pending = [entry for entry in request.pending if _own_block(entry[0]) not in dropped]
+        gone = [entry for entry in request.pending if entry[0].own in dropped]
+        request.pending = [entry for entry in request.pending if entry[0].own not in dropped]
         for copy, handle in gone:
             self.core.drop_source(copy, handle)
         self.core.note_copies(request)
@@ -316,7 +323,7 @@ class Lifecycle:
         design = self.core.design
         blocks = set(request.holding.table[max(request.computed_tokens - design.ahead, 0) // design.block_size :])
         group = self.core.tree_group
-        return blocks.union(_own_block(copy) for copy, _ in request.pending if copy.group == group)
+        return blocks.union(copy.own for copy, _ in request.pending if copy.group == group)
 
     def _unshared(self, request: Request, length: int) -> int:
         """`length`, cut before the first private block that a fork has yet to copy out of."""
@@ -440,8 +447,3 @@ class Lifecycle:
     def _require_open(request: Request, call: str) -> None:
         if request.state != "open":
             raise RequestError(f"{call}: the request is {request.state}")
-
-
-def _own_block(copy: Copy) -> int:
-    """The block of a request's table that a copy writes, or, for one into the tier below, reads."""
-    return copy.target if copy.target_tier == DEVICE else copy.source

@@ -362,6 +362,8 @@ class PrefixCache:
             if self._core.tiers is None or tier != self._core.tiers.tier.name:
                 there = [DEVICE] if self._core.tiers is None else [DEVICE, self._core.tiers.tier.name]
                 raise OptionError(f"tier is {tier!r}: expected {' or '.join(map(repr, there))}")
+            if group is not None:
+                raise OptionError(f"group is {group!r}: a tier below the device has no groups")
             return self._core.tiers.books()
 
     def stats(self) -> Stats:

@@ -121,6 +121,11 @@ class Match:
         """All tokens that need not be computed."""
         return self.tokens + self.loaded + (self.partial.tokens if self.partial is not None else 0)
 
+    def cut_loads(self, blocks: int, block_size: int) -> None:
+        """Load no more than the first so many blocks."""
+        self.loads = self.loads[:blocks]
+        self.loaded = len(self.loads) * block_size
+
 
 @dataclass(slots=True)
 class Holding:

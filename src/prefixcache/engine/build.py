@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.cache import PRESETS, PrefixCache
 from prefixcache.designs import BASELINES, DESIGNS
 from prefixcache.engine.kv_pool import KVPool
@@ -26,7 +28,9 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None, tiers: Any = None) -> KVPool:
     """A pool of this many bytes, or by default of half of what is free, in whole blocks; `tiers` as of a cache."""
-    below = whole_number(tiers["host"], "tiers['host']", least=1) if isinstance(tiers, dict) and "host" in tiers else 0
+    below = 0
+    if isinstance(tiers, Mapping) and "host" in tiers:
+        below = whole_number(tiers["host"], "tiers['host']", least=1, most=MAX_BLOCKS)
     if memory is None:
         memory = int(free_memory(model.device) * SHARE_OF_FREE_MEMORY)
     per_block = layout.numbers_per_token * block_size * model.dtype.itemsize
@@ -45,7 +49,8 @@ def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None, t
         )
     except (MemoryError, torch.OutOfMemoryError):
         raise OptionError(
-            f"memory={memory} cannot be had on {model.device}: {gibibytes(free_memory(model.device))} are free"
+            f"memory={memory} cannot be had on {model.device}{f', nor {below:,} blocks on the host' if below else ''}: "
+            f"{gibibytes(free_memory(model.device))} are free"
         ) from None
 
 

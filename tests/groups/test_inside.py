@@ -307,3 +307,47 @@ def noticed(seed: int) -> int:
 def test_a_broken_rule_is_noticed(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     RULES[name](monkeypatch)
     assert noticed(seed)
+
+
+def test_a_prompt_too_long_for_a_window_keeps_its_hit_inside_a_block() -> None:
+    """It is refused in any case if it asks for room for all of it; with `reserve` it runs through the window."""
+    cache = PrefixCache("block_trie", block_size=4, capacity=[60, 6], groups=[Full(), Window(6)])
+    request = cache.open([1, 2, 3, 4, 5, 6, 7, 8])
+    request.computed(8)
+    request.close()
+    tokens = [1, 2, 3, 4, 5, 6, *[9] * 20]
+    assert cache.probe(tokens).cached == 6
+    assert [planned.cached for planned in cache.plan([{"tokens": tokens}, {"tokens": tokens, "reserve": 0}])] == [6, 6]
+    assert cache.open(tokens, reserve=0).cached == 6
+
+
+def test_a_hit_that_is_given_up_for_want_of_room_is_no_fault_of_a_group() -> None:
+    cache = PrefixCache("block_trie", block_size=4, capacity=[60, 3], groups=[Full(), Recurrent()])
+    request = cache.open([1, 2, 3, 4, 5, 6])
+    request.computed(6)
+    request.copied()
+    request.close()
+    tokens = [1, 2, 3, 4, 5, 6, 9, 9, 9]
+    assert cache.probe(tokens).cached == 6
+    others = [cache.open([70 + number] * 3) for number in range(2)]
+    assert (cache.probe(tokens).cached, cache.probe(tokens).reason) == (0, "not found")
+    assert cache.explain(tokens).reason == "no room"
+    others[0].close()
+    others[1].close()
+    assert cache.stats().no_checkpoint_tokens == 0
+
+
+def test_a_picture_forbids_parts_of_its_block_whatever_else_is_cached() -> None:
+    picture = [Media(b"a" * 32, 6, 1)]
+    groups = [Full(), Recurrent()]
+    cache = PrefixCache("block_trie", block_size=4, capacity=40, media="block", tails="all", groups=groups)
+    request = cache.open([1, 2, 3, 4, 5, 6])
+    request.computed(6)
+    request.copied()
+    request.close()
+    assert cache.probe([*range(1, 11)], media=picture).cached == 0
+    request = cache.open(range(1, 13), media=picture, read=False)
+    request.computed(12)
+    request.copied()
+    request.abort()
+    assert cache.probe([*range(1, 9), 77, 78], media=picture).cached == 0

@@ -166,16 +166,19 @@ class Admission:
             plan = self._fit(self._whole(asked.prompt, plan.match), reserve, room)
         plan.sides = groups.needs(plan.match, plan.partial, self._cover(plan), room.sides)
         if plan.partial is not None and not groups.fits(plan.sides, room.sides):
-            plan = self._fit(self._whole(asked.prompt, plan.match), reserve, room)
-            plan.sides = groups.needs(plan.match, plan.partial, self._cover(plan), room.sides)
+            whole = self._fit(self._whole(asked.prompt, plan.match), reserve, room)
+            whole.sides = groups.needs(whole.match, whole.partial, self._cover(whole), room.sides)
+            if groups.fits(whole.sides, room.sides):  # else it is refused in any case
+                return whole
         return plan
 
     def _whole(self, prompt: Prompt, match: Match) -> Match:
-        """The hit without what lies inside a block: every group must be able to resume there instead."""
+        """The hit without what lies inside a block: every group must be able to resume there instead.
+
+        What is lost by that is lost for want of room, and no group's fault.
+        """
         whole = self.core.match_whole(prompt, match.tokens)
-        whole.cut += match.cut
-        if not whole.cut_by:
-            whole.cut_by, whole.cut_group = match.cut_by, match.cut_group
+        whole.cut, whole.cut_by, whole.cut_group = match.cut, match.cut_by, match.cut_group
         return whole
 
     def _cover(self, plan: Plan) -> int:

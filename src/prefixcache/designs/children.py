@@ -16,14 +16,18 @@ than the token decides about a match (extra ids, media), the caller encodes each
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeAlias, TypeVar
 
 from prefixcache.errors import InvariantError
+from prefixcache.keys.extras import Extras
 from prefixcache.keys.tokens import TOKEN_BYTES
 
 Child = TypeVar("Child")
 
+_NOTHING = bytes(sha256().digest_size)
+TYPED_BYTES = TOKEN_BYTES + len(_NOTHING)  # a token with the digest of what it carries
 _FEW = 2  # up to here a list is as fast as a trie, and smaller
 _NARROW = 16  # up to here the oldest child of a branch is found by looking at each
 
@@ -328,3 +332,23 @@ def _common(a: bytes, b: bytes, unit: int) -> int:
     if not differ:
         return most
     return min(((differ & -differ).bit_length() - 1) // (8 * unit), most)
+
+
+def typed(tokens: bytes, extras: Extras | None) -> bytes:
+    """Each token followed by the digest of what it carries, zeros for nothing: `TYPED_BYTES` each."""
+    parts = []
+    for i in range(len(tokens) // TOKEN_BYTES):
+        carried = extras.cut(i, i + 1) if extras is not None else None
+        parts.append(tokens[i * TOKEN_BYTES : (i + 1) * TOKEN_BYTES])
+        parts.append(_NOTHING if carried is None else sha256(carried.encode()).digest())
+    return b"".join(parts)
+
+
+def before_extras(tokens: bytes, extras: Extras | None) -> bytes:
+    """Those of the tokens that come before the first one that carries anything."""
+    return tokens if extras is None else tokens[: extras.first * TOKEN_BYTES]
+
+
+def asked(unit: int, tokens: bytes, extras: Extras | None) -> bytes:
+    """These tokens as an index with so many bytes per token is asked for them."""
+    return before_extras(tokens, extras) if unit == TOKEN_BYTES else typed(tokens, extras)

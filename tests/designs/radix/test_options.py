@@ -212,3 +212,28 @@ def test_what_moved_is_told_block_by_block() -> None:
     moves = second.take_moves()
     assert [(index, new) for index, _, new in moves] == [(0, first.block_table[0]), (1, first.block_table[1])]
     assert second.take_moves() == ()
+
+
+@pytest.mark.parametrize("children", [3, 4, 5, 6, 40])
+@pytest.mark.parametrize("carry", ["ids", "pictures", "some"])
+def test_a_hit_inside_a_page_is_found_among_children_that_carry_something(children: int, carry: str) -> None:
+    """An index of many children knows what their tokens carry."""
+
+    def extras(number: int) -> dict[str, Any]:
+        if carry == "ids":
+            return {"extra_ids": [7] * 5}
+        plain = carry == "some" and number % 2
+        return {} if plain else {"media": [{"digest": bytes([number]), "start": 3, "length": 1}]}
+
+    cache = PrefixCache("radix", block_size=4, capacity=200, partial="copy")
+    for number in range(children):
+        request = cache.open([number, 2, 3, 4, 0], **extras(number))
+        request.computed(5)
+        request.close()
+        cache.check()
+    for number in range(children):
+        assert cache.probe([number, 2, 3, 9, 9], **extras(number)).cached == 3
+        assert cache.probe([number, 2, 3, 4, 9], **extras(number)).cached == 4
+    assert cache.probe([0, 2, 3, 4, 9], extra_ids=[8] * 5).cached == 0
+    while cache.evict(1):
+        cache.check()

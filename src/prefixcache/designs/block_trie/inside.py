@@ -42,6 +42,8 @@ def look_beside(
 def _others(trie: Trie, prompt: Prompt, limit: int, run: Run, follow: Run | None, ends: bool) -> Iterator[Partial]:
     """The first blocks of the children, but for the one with which the match goes on."""
     at, size = run.end, trie.block_tokens
+    if trie.whole_only(cut_prompt(prompt, at, min(at + size, limit))[1]):
+        return
     for child, shared in _tails(prompt, limit, run, size) if ends else _alike(trie, prompt, limit, run):
         if child is not follow:
             source = Source(child, at + min(child.length, size))

@@ -6,21 +6,17 @@ blocks   [1 2 3 4] [5 6 7 8] [9 9]          as runs    root ── 1 2 3 4 5 6 7
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from prefixcache.blocks.retention import DEFAULT_PRIORITY
-from prefixcache.designs.children import ChildIndex
+from prefixcache.designs.children import TYPED_BYTES, ChildIndex, before_extras, typed
 from prefixcache.keys.extras import Extras, common_extras
 from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES, common_tokens
 
-_CARRIED = hashlib.sha256().digest_size
-_TYPED_UNIT = TOKEN_BYTES + _CARRIED
-_NOTHING = bytes(_CARRIED)
 # Most runs are leaves: they share this one until they get a child, which saves a dict per leaf.
 _NO_CHILDREN: Final[Mapping[Hashable, Run]] = MappingProxyType({})
 
@@ -196,7 +192,7 @@ class Family:
         if parent is None or parent.index is None or not self.matchable(child):
             return
         if parent.index.unit == TOKEN_BYTES and child.cut(0, self._block)[1] is not None:
-            self._build(parent, _TYPED_UNIT)
+            self._build(parent, TYPED_BYTES)
         else:
             parent.index.add(self._ordered(child, parent.index.unit), child)
 
@@ -223,8 +219,8 @@ class Family:
                 return (child, common) if common else None
             return None
         if index.unit == TOKEN_BYTES:
-            return index.best(_before_extras(tokens, extras))
-        return index.best(_typed(tokens, extras))
+            return index.best(before_extras(tokens, extras))
+        return index.best(typed(tokens, extras))
 
     def alike(self, parent: Run, tokens: bytes, extras: Extras | None) -> Iterator[tuple[Run, int]]:
         """All children whose first block shares tokens with these: how many, most first. As `best` otherwise."""
@@ -233,8 +229,8 @@ class Family:
             found = self.best(parent, tokens, extras)
             return iter(() if found is None else (found,))
         if index.unit != TOKEN_BYTES:
-            return index.alike(_typed(tokens, extras))
-        return index.alike(_before_extras(tokens, extras))
+            return index.alike(typed(tokens, extras))
+        return index.alike(before_extras(tokens, extras))
 
     def matchable(self, child: Run) -> bool:
         """Whether the child may be matched in part: it holds a block, and no media that forbid it."""
@@ -247,7 +243,7 @@ class Family:
         children = [child for child in parent.children.values() if self.matchable(child)]
         children.sort(key=lambda child: child.created)  # a hole that was filled again counts from then on
         if unit == TOKEN_BYTES and any(child.cut(0, self._block)[1] is not None for child in children):
-            unit = _TYPED_UNIT
+            unit = TYPED_BYTES
         parent.index = ChildIndex(unit)
         for child in children:
             parent.index.add(self._ordered(child, unit), child)
@@ -255,23 +251,4 @@ class Family:
     def _ordered(self, child: Run, unit: int) -> bytes:
         """The first block of a child as its parent's index has it."""
         tokens, extras = child.cut(0, self._block)
-        return tokens if unit == TOKEN_BYTES else _typed(tokens, extras)
-
-
-def _typed(tokens: bytes, extras: Extras | None) -> bytes:
-    """Each token followed by the digest of what it carries, zeros for nothing."""
-    parts = []
-    for i in range(len(tokens) // TOKEN_BYTES):
-        carried = extras.cut(i, i + 1) if extras is not None else None
-        parts.append(tokens[i * TOKEN_BYTES : (i + 1) * TOKEN_BYTES])
-        parts.append(_NOTHING if carried is None else hashlib.sha256(carried.encode()).digest())
-    return b"".join(parts)
-
-
-def _before_extras(tokens: bytes, extras: Extras | None) -> bytes:
-    """Those of the tokens that come before the first one that carries anything."""
-    if extras is None:
-        return tokens
-    if extras.ids:
-        return b""
-    return tokens[: extras.runs[0][0] * TOKEN_BYTES] if extras.runs else tokens
+        return tokens if unit == TOKEN_BYTES else typed(tokens, extras)

@@ -5,18 +5,15 @@ It knows tokens, digests and their order, and nothing of recency or of who owns 
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterator
 
-from prefixcache.designs.children import ChildIndex
+from prefixcache.designs.children import TYPED_BYTES, ChildIndex, before_extras, typed
 from prefixcache.designs.digest_chain.node import DIGEST_BYTES, NO_CHILDREN, Node
 from prefixcache.errors import InvariantError
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.extras import Extras, common_extras
 from prefixcache.keys.tokens import TOKEN_BYTES, Buffer, common_tokens
-
-_TYPED_BYTES = TOKEN_BYTES + DIGEST_BYTES  # a token with the digest of what it carries
 
 
 class DigestTree:
@@ -94,8 +91,8 @@ class DigestTree:
         """
         if node.index is not None:
             if node.index.unit == TOKEN_BYTES:
-                return node.index.best(text if extras is None else _plain_part(text, extras))
-            return node.index.best(_typed(text, extras))
+                return node.index.best(before_extras(text, extras))
+            return node.index.best(typed(text, extras))
         for child in node.children.values():
             shared = self.common(child, 0, text, extras, 0, len(text) // TOKEN_BYTES)
             return (child, shared) if shared else None
@@ -107,8 +104,8 @@ class DigestTree:
             found = self.best_child(node, text, extras)
             return iter(() if found is None else (found,))
         if node.index.unit != TOKEN_BYTES:
-            return node.index.alike(_typed(text, extras))
-        return node.index.alike(text if extras is None else _plain_part(text, extras))
+            return node.index.alike(typed(text, extras))
+        return node.index.alike(before_extras(text, extras))
 
     def common(self, node: Node, skip: int, tokens: Buffer, extras: Extras | None, at: int, most: int) -> int:
         """Tokens that `node` from its token `skip` on shares with the prompt from `at` on, at most `most`."""
@@ -159,7 +156,7 @@ class DigestTree:
         """Index all children, by tokens alone when none of their first blocks carries anything more."""
         children = parent.children.values()
         typed = any(self._carried(child) is not None for child in children)
-        parent.index = ChildIndex(_TYPED_BYTES if typed else TOKEN_BYTES)
+        parent.index = ChildIndex(TYPED_BYTES if typed else TOKEN_BYTES)
         for child in children:
             parent.index.add(self._name(child, parent.index.unit), child)
 
@@ -170,7 +167,7 @@ class DigestTree:
     def _name(self, node: Node, unit: int) -> bytes:
         """The first block of a node as its parent's index has it."""
         text = node.tokens[: self._block_bytes]
-        return text if unit == TOKEN_BYTES else _typed(text, self._carried(node))
+        return text if unit == TOKEN_BYTES else typed(text, self._carried(node))
 
     def detach(self, node: Node, keep_root: bool = False) -> Node:
         """Take a node without children out of the tree; returns its parent. A root without children goes too."""
@@ -306,20 +303,3 @@ class DigestTree:
             best = index.best(self._name(child, index.unit))
             if best is None or best[0] is not child:
                 raise InvariantError(f"{child!r} is covered by another child of {node!r}")
-
-
-def _typed(text: bytes, extras: Extras | None) -> bytes:
-    """Each token followed by the digest of what it carries, zeros for nothing."""
-    parts = []
-    for i in range(len(text) // TOKEN_BYTES):
-        carried = extras.cut(i, i + 1) if extras is not None else None
-        parts.append(text[i * TOKEN_BYTES : (i + 1) * TOKEN_BYTES])
-        parts.append(hashlib.sha256(carried.encode()).digest() if carried is not None else bytes(DIGEST_BYTES))
-    return b"".join(parts)
-
-
-def _plain_part(text: bytes, extras: Extras) -> bytes:
-    """The tokens before the first one that carries anything."""
-    if extras.ids:
-        return b""
-    return text[: extras.runs[0][0] * TOKEN_BYTES] if extras.runs else text

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterator
 
-from prefixcache.designs.children import ChildIndex
+from prefixcache.designs.children import TYPED_BYTES, ChildIndex, asked, typed
 from prefixcache.designs.radix.node import NO_CHILDREN, Node, Routed
 from prefixcache.errors import InvariantError
 from prefixcache.keys.extras import Extras, common_extras
@@ -130,8 +130,7 @@ class RadixTree:
         longest = 0
         index = self._index_of(node)
         if index is not None:
-            text = bytes(tokens[at * TOKEN_BYTES : (at + most) * TOKEN_BYTES])
-            found = index.best(text)
+            found = index.best(self._asked(index, tokens, extras, at, most))
             candidates = [] if found is None else [found[0]]
         else:
             candidates = list(node.children.values())
@@ -151,9 +150,12 @@ class RadixTree:
             few = [(child, self._common_raw(child, tokens, extras, at, most)) for child in node.children.values()]
             yield from sorted((found for found in few if found[1]), key=lambda found: -found[1])
             return
-        for child, _ in index.alike(bytes(tokens[at * TOKEN_BYTES : (at + most) * TOKEN_BYTES])):
-            if shared := self._common_raw(child, tokens, extras, at, most):
-                yield child, shared
+        yield from index.alike(self._asked(index, tokens, extras, at, most))
+
+    @staticmethod
+    def _asked(index: ChildIndex[Node], tokens: Buffer, extras: Extras | None, at: int, most: int) -> bytes:
+        carried = extras.cut(at, at + most) if extras is not None else None
+        return asked(index.unit, bytes(tokens[at * TOKEN_BYTES : (at + most) * TOKEN_BYTES]), carried)
 
     # -- changing the tree --------------------------------------------------------------------------
 
@@ -188,21 +190,30 @@ class RadixTree:
         if parent.children is NO_CHILDREN:
             parent.children = {}
         parent.children[self.routing_of(node)] = node
-        if parent.index is not None and self._is_plain(node):
-            parent.index.add(node.key[: self._routing_bytes], node)
+        if parent.index is None:
+            return
+        if parent.index.unit == TOKEN_BYTES and self._carried(node) is not None:
+            parent.index = None  # it is made anew when it is needed, with what tokens carry
+        else:
+            parent.index.add(self._named(node, parent.index), node)
 
     def _index_of(self, node: Node) -> ChildIndex[Node] | None:
         """The children by the beginning of their first page, kept up from the first time it is needed on."""
         if node.index is None and len(node.children) > _FEW:
-            node.index = ChildIndex()
+            plain = all(self._carried(child) is None for child in node.children.values())
+            node.index = ChildIndex(TOKEN_BYTES if plain else TYPED_BYTES)
             for child in node.children.values():
-                if self._is_plain(child):
-                    node.index.add(child.key[: self._routing_bytes], child)
+                node.index.add(self._named(child, node.index), child)
         return node.index
 
-    def _is_plain(self, node: Node) -> bool:
-        """Whether the first page carries no extras: only such pages are found by their beginning alone."""
-        return node.extras is None or node.extras.cut(0, self.page + self.ahead) is None
+    def _carried(self, node: Node) -> Extras | None:
+        """What the first page of a node carries."""
+        return node.extras.cut(0, self.page + self.ahead) if node.extras is not None else None
+
+    def _named(self, node: Node, index: ChildIndex[Node]) -> bytes:
+        """The first page of a node as the index of its parent has it."""
+        page = node.key[: self._routing_bytes]
+        return page if index.unit == TOKEN_BYTES else typed(page, self._carried(node))
 
     def detach(self, node: Node) -> Node:
         """Take a leaf out of the tree; returns its parent. A root without children goes too."""
@@ -211,8 +222,8 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         del parent.children[self.routing_of(node)]
-        if parent.index is not None and self._is_plain(node):
-            parent.index.discard(node.key[: self._routing_bytes])
+        if parent.index is not None:
+            parent.index.discard(self._named(node, parent.index))
         node.parent = None
         if not parent.children:
             parent.children, parent.index = NO_CHILDREN, None
@@ -236,8 +247,8 @@ class RadixTree:
             upper.extras = child.extras.cut(0, at + self.ahead)
             child.extras = child.extras.cut(at, len(child.key) // TOKEN_BYTES)
         parent.children[self.routing_of(upper)] = upper
-        if parent.index is not None and self._is_plain(upper):
-            parent.index.replace(upper.key[: self._routing_bytes], upper)
+        if parent.index is not None:
+            parent.index.replace(self._named(upper, parent.index), upper)
         child.key = child.key[cut:]
         child.blocks = child.blocks[pages:]
         if self._watched:
@@ -306,6 +317,5 @@ class RadixTree:
         if node.index is None:
             return
         node.index.check()
-        plain = {id(child) for child in node.children.values() if self._is_plain(child)}
-        if {id(child) for child in node.index} != plain:
+        if {id(child) for child in node.index} != {id(child) for child in node.children.values()}:
             raise InvariantError(f"{node!r} has other children than its index")

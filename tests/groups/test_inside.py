@@ -351,3 +351,17 @@ def test_a_picture_forbids_parts_of_its_block_whatever_else_is_cached() -> None:
     request.copied()
     request.abort()
     assert cache.probe([*range(1, 9), 77, 78], media=picture).cached == 0
+
+
+def test_a_tail_with_a_picture_is_reused_whole_or_not_at_all() -> None:
+    picture = [Media(b"a" * 32, 2, 1)]
+    groups = [Full(), Window(4, block_size=2)]
+    cache = PrefixCache("block_trie", block_size=4, capacity=40, media="block", tails="all", groups=groups)
+    request = cache.open([1, 2, 3], media=picture)
+    request.computed(3)
+    request.close()
+    prompt = [1, 2, 3, 9, 9, 9]
+    assert cache.probe(prompt, media=picture).cached == 0, "the picture lies in the block of the prompt"
+    assert cache.probe([1, 2, 3, 9], media=picture).cached == 3, "the whole of the tail is the whole that can be reused"
+    assert cache.evict(1, group=1) == 1, "the window's block of its last token"
+    assert cache.probe([1, 2, 3, 9], media=picture).cached == 0

@@ -223,6 +223,10 @@ class Design(ABC):
         """
         return iter(())
 
+    def divisible(self, partial: Partial) -> bool:
+        """Whether less of a hit inside a block may be used than the lookup found."""
+        return True
+
     def last_block(self, match: Match, tokens: int) -> Partial | None:
         """The last whole block of a match as the source of a hit inside it; None where it is reused whole or not."""
         return None

@@ -123,6 +123,9 @@ class BlockTrieDesign(Design):
     def beside(self, prompt: Prompt, limit: int, least: int, ends: bool) -> Iterator[tuple[int, Iterator[Partial]]]:
         return look_beside(self._trie, prompt, limit, least, ends) if self._partial else iter(())
 
+    def divisible(self, partial: Partial) -> bool:
+        return not self._trie.whole_only(partial.handle.carried(self.block_size))
+
     def last_block(self, match: Match, tokens: int) -> Partial | None:
         return last_block(self._trie, match, tokens) if self._partial else None
 
@@ -135,10 +138,9 @@ class BlockTrieDesign(Design):
     def claim(self, holding: Holding, match: Match) -> None:
         if not match.tokens:
             return
-        uses = self._uses
-        run = uses.boundary(*match.anchor)
-        for passed in uses.path(run):
-            uses.pin(passed)
+        run = self._uses.boundary(*match.anchor)
+        for passed in self._uses.path(run):
+            self._uses.pin(passed)
             passed.hits += 1
         self._retain(holding, run)
         holding.anchor = Kept() if self._keeps else run

@@ -8,6 +8,7 @@ from prefixcache.designs.base import Match, Partial, Prompt
 from prefixcache.designs.block_trie.run import Run, key_of
 from prefixcache.designs.block_trie.store import cut_prompt
 from prefixcache.designs.block_trie.tree import Trie
+from prefixcache.keys.extras import Extras
 
 
 class Source:
@@ -21,6 +22,11 @@ class Source:
     def __init__(self, run: Run, end: int) -> None:
         self.run = run
         self.end = end
+
+    def carried(self, block_size: int) -> Extras | None:
+        """What the block carries."""
+        end = self.end - self.run.start
+        return self.run.cut((end - 1) // block_size * block_size, end)[1]
 
 
 def look_beside(
@@ -66,6 +72,7 @@ def _tails(prompt: Prompt, limit: int, run: Run, size: int) -> Iterator[tuple[Ru
 def last_block(trie: Trie, match: Match, tokens: int) -> Partial | None:
     """See `Design.last_block`."""
     run, end = match.anchor
-    if trie.whole_only(run.cut(end - trie.block_tokens - run.start, end - run.start)[1]):
+    source = Source(run, end)
+    if trie.whole_only(source.carried(trie.block_tokens)):
         return None
-    return Partial(match.blocks[-1], tokens, not run.pins, False, Source(run, end))
+    return Partial(match.blocks[-1], tokens, not run.pins, False, source)

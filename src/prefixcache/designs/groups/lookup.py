@@ -139,6 +139,8 @@ class Lookup:
                     break
                 tried += 1
                 tokens = _agreed(sides, before, partial)
+                if tokens < partial.tokens and not self._design.divisible(partial):
+                    continue
                 if tokens and at + tokens > longest:
                     longest = at + tokens
                     best = Inside(at, replace(partial, tokens=tokens))

@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import lcm
-from typing import Protocol
 
 from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
+from prefixcache.designs.groups.events import GroupEvents, GroupSink
 from prefixcache.designs.groups.kinds import Full, Kind, Recurrent, Window
 from prefixcache.designs.groups.lookup import Lookup
 from prefixcache.designs.groups.recurrent import RecurrentSide
@@ -22,20 +22,9 @@ from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable
 from prefixcache.designs.groups.values import Values
 from prefixcache.designs.groups.window import WindowSide
 from prefixcache.errors import NoSpace, OptionError
-from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES
 
 _SPARE = 1024  # blocks of a tree without memory that are remembered although nothing hangs near them
-
-
-class GroupSink(Protocol):
-    """Where groups report what became findable and what is so no longer."""
-
-    def stored(
-        self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope, group: int | None = None
-    ) -> None: ...
-
-    def removed(self, keys: Sequence[bytes], group: int | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -388,6 +377,8 @@ class Groups:
         """Drop everything, before the tree does."""
         for side in self.sides:
             side.values.clear()
+        if isinstance(self._events, GroupEvents):
+            self._events.clear()
 
     def check(self, private: Iterable[tuple[int, int]]) -> None:
         """Assert every invariant. `private`: (group, block) of all that requests own alone, once each."""

@@ -1,0 +1,120 @@
+"""Events of groups where a block of the tree can be cached and not be found: behind a hole, and before a step ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from prefixcache import Full, PrefixCache, Recurrent, Request, Window
+from prefixcache.events import Cleared, Removed, Stored
+
+PROMPT = range(17)
+
+
+def compute(request: Request) -> Request:
+    """Step by step, so that every state is kept."""
+    for end in (*request.checkpoints, request.length):
+        request.copied()
+        request.computed(end)
+    return request
+
+
+def told(cache: PrefixCache) -> Counter[tuple[str, int]]:
+    """How many keys are told since the last time, by kind of event and group."""
+    keys: Counter[tuple[str, int]] = Counter()
+    for event in cache.take_events()[2]:
+        assert isinstance(event, Stored | Removed)
+        keys[type(event).__name__, event.group] += len(event.keys)
+    return keys
+
+
+def with_a_hole(*groups: Any) -> PrefixCache:
+    """Four blocks, of which the first goes first."""
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=20, groups=groups)
+    compute(cache.open(PROMPT, priority=[(0, 4, 1, None), (4, None, 90, None)])).close()
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("group", "keys"),
+    [(Window(8), 4), (Window(8, block_size=2), 8), (Window(8, block_size=8), 2), (Recurrent(4), 4)],
+)
+def test_what_hangs_behind_a_hole_is_gone_until_it_is_filled(group: Any, keys: int) -> None:
+    cache = with_a_hole(Full(), group)
+    stored = [event for event in cache.take_events()[2] if isinstance(event, Stored) and event.group == 1]
+    assert sum(len(event.keys) for event in stored) == keys
+    cache.evict(1)
+    assert told(cache) == {("Removed", 0): 4, ("Removed", 1): keys}
+    assert cache.probe(PROMPT).cached == 0
+    compute(cache.open(PROMPT)).close()
+    again = [event for event in cache.take_events()[2] if isinstance(event, Stored)]
+    for index in (0, 1):
+        assert sum(len(event.keys) for event in again if event.group == index) == (4, keys)[index]
+    assert {key for event in again if event.group == 1 for key in event.keys} == {k for e in stored for k in e.keys}
+    assert sorted(token for event in again if event.group == 1 for token in event.tokens) == list(range(16))
+    assert cache.probe(PROMPT).cached == 16
+
+
+def test_what_is_evicted_behind_a_hole_is_not_told_again() -> None:
+    cache = with_a_hole(Full(), Window(8))
+    cache.evict(1)
+    told(cache)
+    assert cache.evict(1, group=1) == 1
+    assert not told(cache)
+    compute(cache.open(PROMPT)).close()
+    assert told(cache) == {("Stored", 0): 4, ("Stored", 1): 4}  # computed once more, and hung where it was missing
+
+
+@pytest.mark.parametrize("groups", [[Full(), Window(8)], [Window(8), Recurrent(4)], [Full(), Window(6, block_size=2)]])
+def test_nothing_is_told_before_the_step_ends(groups: Sequence[Any]) -> None:
+    cache = PrefixCache.preset("vllm-0.8.5", block_size=4, capacity=20, groups=groups)
+    request = compute(cache.open(PROMPT))
+    assert cache.probe(PROMPT).cached == 0
+    assert not told(cache)
+    cache.end_step()
+    assert cache.probe(PROMPT).cached == 16
+    sizes = [getattr(kind, "block_size", None) or 4 for kind in groups]
+    assert told(cache) == {("Stored", group): 16 // size for group, size in enumerate(sizes)}
+    cache.end_step()
+    request.close()
+    assert not told(cache)
+
+
+def test_what_goes_before_the_step_ends_is_never_told() -> None:
+    cache = PrefixCache.preset("vllm-0.8.5", block_size=4, capacity=20, groups=[Full(), Window(4)])
+    compute(cache.open(PROMPT))  # the first blocks have left the window: they are idle
+    assert cache.evict(2, group=1) == 2
+    assert not told(cache)
+    cache.end_step()
+    assert told(cache) == {("Stored", 0): 4, ("Stored", 1): 2}
+
+
+def test_new_weights_before_the_step_ends_leave_nothing_to_tell() -> None:
+    cache = PrefixCache.preset("vllm-0.8.5", block_size=4, capacity=20, groups=[Full(), Window(8)])
+    request = compute(cache.open(PROMPT))
+    cache.new_generation()
+    cache.end_step()
+    request.close()
+    assert not told(cache)
+
+
+@pytest.mark.parametrize("groups", [[Full(), Window(8)], [Window(8), Recurrent(4)]])
+@pytest.mark.parametrize("preset", ["vllm-0.8.5", "trtllm"])
+def test_a_reset_is_told_once_and_what_comes_again_is_new(preset: str, groups: Sequence[Any]) -> None:
+    cache = PrefixCache.preset(preset, block_size=4, capacity=20, groups=groups)
+    compute(cache.open(PROMPT)).close()
+    first = told(cache)
+    assert cache.reset()
+    assert cache.take_events()[2] == [Cleared()]
+    compute(cache.open(PROMPT)).close()
+    assert told(cache) == first
+
+
+@pytest.mark.parametrize("name", ["hash_chain", "vllm-1", "block_trie", "radix", "trtllm-v2"])
+def test_elsewhere_nothing_stands_between_a_cache_and_its_journal(name: str) -> None:
+    build = PrefixCache.preset if name in ("vllm-1", "trtllm-v2") else PrefixCache
+    core = build(name, block_size=4, capacity=20, groups=[Full(), Window(8)])._core
+    assert core.design.events is core.journal

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 
 from prefixcache import Full, PrefixCache, Recurrent, Request, Window
+from prefixcache.designs.groups.events import GroupEvents
 from prefixcache.events import Cleared, Removed, Stored
 
 PROMPT = range(17)
@@ -101,16 +103,55 @@ def test_new_weights_before_the_step_ends_leave_nothing_to_tell() -> None:
     assert not told(cache)
 
 
-@pytest.mark.parametrize("groups", [[Full(), Window(8)], [Window(8), Recurrent(4)]])
-@pytest.mark.parametrize("preset", ["vllm-0.8.5", "trtllm"])
-def test_a_reset_is_told_once_and_what_comes_again_is_new(preset: str, groups: Sequence[Any]) -> None:
+def told_before_and_after_a_reset(preset: str, groups: Sequence[Any]) -> list[Counter[tuple[str, int]]]:
+    """The same prompt twice, and a reset between."""
     cache = PrefixCache.preset(preset, block_size=4, capacity=20, groups=groups)
     compute(cache.open(PROMPT)).close()
     first = told(cache)
     assert cache.reset()
     assert cache.take_events()[2] == [Cleared()]
     compute(cache.open(PROMPT)).close()
-    assert told(cache) == first
+    return [first, told(cache)]
+
+
+RESETS = pytest.mark.parametrize(
+    ("preset", "groups"), list(product(("vllm-0.8.5", "trtllm"), ([Full(), Window(8)], [Window(8), Recurrent(4)])))
+)
+
+
+@RESETS
+def test_a_reset_is_told_once_and_what_comes_again_is_new(preset: str, groups: Sequence[Any]) -> None:
+    first, second = told_before_and_after_a_reset(preset, groups)
+    assert first == second
+    assert set(first.values()) == {4}
+
+
+@RESETS
+def test_a_reset_that_the_groups_do_not_hear_of_is_seen(
+    preset: str, groups: Sequence[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupEvents, "clear", lambda events: None)
+    first, second = told_before_and_after_a_reset(preset, groups)
+    assert first != second
+
+
+def with_a_tail_replaced() -> Counter[tuple[str, int]]:
+    """A tail has yet to be copied by one request when another stores the whole block that begins like it."""
+    cache = PrefixCache("digest_chain", block_size=4, capacity=20, groups=[Full(), Window(8)])
+    compute(cache.open(range(6))).close()
+    assert told(cache) == {("Stored", 0): 2, ("Stored", 1): 2}
+    reader = cache.open([*range(6), 99])
+    assert reader.cached == 6
+    writer = cache.open(range(9), read=False)
+    writer.computed(9)
+    found = told(cache)
+    compute(reader).close()
+    cache.check()
+    return found
+
+
+def test_what_hangs_from_a_tail_that_is_replaced_while_it_is_copied_is_gone_with_it() -> None:
+    assert with_a_tail_replaced() == {("Removed", 0): 1, ("Removed", 1): 1, ("Stored", 0): 1, ("Stored", 1): 1}
 
 
 @pytest.mark.parametrize("name", ["hash_chain", "vllm-1", "block_trie", "radix", "trtllm-v2"])

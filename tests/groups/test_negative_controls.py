@@ -288,11 +288,6 @@ def _of_the_tree_alone(method: Callable[..., None]) -> Callable[..., None]:
 
 
 @rule
-def a_reset_is_one_of_every_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupEvents, "clear", lambda events: None)
-
-
-@rule
 def admission_asks_every_group_for_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Groups, "require", lambda groups, needs, rooms: None)
 

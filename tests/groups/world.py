@@ -227,7 +227,7 @@ class World:
         if Full() not in self.cache.groups:
             return  # a tree without memory is not announced
         prompt = (replace(scope or Scope(), generation=self.cache.generation), *tokens)
-        oracle = Oracle(self.cache, self.mirror, prompt)
+        oracle = Oracle(self.cache, self.mirror, prompt, self._holes())
         whole, longest = oracle.longest(whole=True), oracle.longest()
         if self.cache.design_name == "naive":
             assert cached >= whole, (cached, whole)
@@ -238,6 +238,12 @@ class World:
             self.inside += longest > whole
         else:
             assert cached in (whole, longest), (whole, cached, longest)
+
+    def _holes(self) -> frozenset[Prefix]:
+        """The prefixes whose last block is gone while something behind it is still cached."""
+        if self.cache.options.evict_from == "leaves":
+            return frozenset()
+        return frozenset(self.names[key] for node in self.cache.outline() if not node.blocks for key in node.keys)
 
     def _has_room(self, tokens: int) -> bool:
         """Whether every group could give a prompt all its blocks, and as many to copy out of as one hit may need."""

@@ -154,6 +154,16 @@ def test_what_hangs_from_a_tail_that_is_replaced_while_it_is_copied_is_gone_with
     assert with_a_tail_replaced() == {("Removed", 0): 1, ("Removed", 1): 1, ("Stored", 0): 1, ("Stored", 1): 1}
 
 
+@pytest.mark.parametrize("preset", ["vllm-0.8.5", "sglang"])
+@pytest.mark.parametrize(("own", "width"), [(512, 0), (256, 1), (2, 1), (1, 2)])
+def test_a_place_among_many_takes_as_many_bytes_as_it_needs(preset: str, own: int, width: int) -> None:
+    groups = [Full(), Window(8, block_size=own)]
+    cache = PrefixCache.preset(preset, block_size=512, capacity=[4, 2000], groups=groups)
+    compute(cache.open(range(600))).close()
+    home, finer = (event.keys for event in cache.take_events()[2] if isinstance(event, Stored))
+    assert finer == tuple(home[0] + place.to_bytes(width, "big") for place in range(512 // own))
+
+
 @pytest.mark.parametrize("name", ["hash_chain", "vllm-1", "block_trie", "radix", "trtllm-v2"])
 def test_elsewhere_nothing_stands_between_a_cache_and_its_journal(name: str) -> None:
     build = PrefixCache.preset if name in ("vllm-1", "trtllm-v2") else PrefixCache

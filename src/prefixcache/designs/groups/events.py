@@ -18,6 +18,14 @@ from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES
 
 
+def place_key(per_block: int, place: int) -> bytes:
+    """What follows the key of a block of the tree where so many values hang from it: which one it is, from 0.
+
+    Nothing where there is one, one byte up to 256, else as many as the last place takes, the high byte first.
+    """
+    return place.to_bytes(((per_block - 1).bit_length() + 7) // 8, "big")
+
+
 class GroupSink(Protocol):
     """Where what became findable is reported, and what is so no longer: of the tree where no group is named."""
 
@@ -51,7 +59,7 @@ class GroupEvents:
         self._tree_told = Full() in kinds  # else it stands for no memory, and nothing is said of it
         sizes = [(kind.block_size if isinstance(kind, Window) else None) or block_size for kind in kinds]
         self._bytes = [size * TOKEN_BYTES for size in sizes]  # by group: of the tokens of one block
-        self._fine = [size < block_size for size in sizes]  # by group: a place follows the key of the tree's block
+        self._places = [len(place_key(max(block_size // size, 1), 0)) for size in sizes]  # by group: bytes behind a key
         self._findable: set[bytes] = set()  # keys of the tree
         self._hanging: dict[bytes, dict[tuple[int, bytes], Hanging]] = {}  # by key of the tree: (group, key)
 
@@ -89,7 +97,7 @@ class GroupEvents:
 
     def _home(self, key: bytes, group: int) -> bytes:
         """The key of the tree's block that a value hangs from."""
-        return key[:-1] if self._fine[group] else key
+        return key[: len(key) - self._places[group]]
 
     def _values(
         self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope, group: int

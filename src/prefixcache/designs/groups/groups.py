@@ -14,7 +14,7 @@ from math import lcm
 
 from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
-from prefixcache.designs.groups.events import GroupEvents, GroupSink
+from prefixcache.designs.groups.events import GroupEvents, GroupSink, place_key
 from prefixcache.designs.groups.kinds import Full, Kind, Recurrent, Window
 from prefixcache.designs.groups.lookup import Lookup
 from prefixcache.designs.groups.recurrent import RecurrentSide
@@ -360,7 +360,7 @@ class Groups:
         longest = min(start + size, len(prompt.tokens) // TOKEN_BYTES)
         key = self.design.keys_at(prompt, start)[longest - home_end]
         fine = side.values.per_block
-        return key if fine == 1 else key + bytes([(end - 1 - start) // (size // fine)])
+        return key + place_key(fine, (end - 1 - start) // (size // fine))
 
     # -- the whole ----------------------------------------------------------------------------------
 

@@ -313,11 +313,16 @@ def test_states_are_kept_where_coarser_windows_let_hits_end(design: str) -> None
     assert cache.probe(range(39)).cached == 32
 
 
-def runs_through(window: Window, chunk: int, blocks: int, length: int) -> bool:
-    """Whether a prompt gets through a window's pool of so many blocks in steps of so many tokens."""
+def runs_through(window: Window, chunk: int, blocks: int, length: int, must_fit: bool = False) -> bool:
+    """Whether a prompt gets through a window's pool of so many blocks in steps of so many tokens.
+
+    With `must_fit` it is said at the beginning if it does not.
+    """
     cache = PrefixCache("radix", block_size=4, capacity=[64, blocks], groups=[Full(), window])
     with suppress(NoSpace):
-        request = cache.open(range(length), reserve=chunk)
+        request = cache.open(range(length), reserve=chunk, must_fit=must_fit)
+        if must_fit:
+            return True
         for end in (*range(chunk, length, chunk), length):
             request.reserve(end)
             request.computed(end)
@@ -335,6 +340,8 @@ def test_a_window_of_which_a_step_reads_so_many_blocks_needs_no_more(
     window, behind, larger = Window(size, sinks=sinks, block_size=own), -(-sinks // own), max(own, 4)
     least = next(blocks for blocks in range(1, 64) if runs_through(window, chunk, blocks, 96))
     assert least <= -(-(size - 2 + chunk + larger) // own) + behind
+    asked = next(blocks for blocks in range(1, 64) if runs_through(window, chunk, blocks, 96, must_fit=True))
+    assert least <= asked <= least + -(-(2 * larger - 2) // own)
     if chunk % larger == 0:  # all steps begin and end with a block
         assert least == chunk // own + -(-(size - 1) // own) + behind
     if math.gcd(chunk, larger) == 1:  # some step ends with the first token of a block

@@ -85,6 +85,28 @@ def test_nothing_is_told_before_the_step_ends(groups: Sequence[Any]) -> None:
     assert not told(cache)
 
 
+@pytest.mark.parametrize("duplicates", ["give_back", "keep"])
+def test_what_two_requests_compute_in_one_step_hangs_there_once(duplicates: str) -> None:
+    cache = PrefixCache(
+        "hash_chain",
+        block_size=4,
+        capacity=20,
+        groups=[Full(), Window(8)],
+        visibility="step",
+        duplicates=duplicates,
+    )
+    requests = [cache.open(PROMPT), cache.open(PROMPT)]
+    for request in requests:
+        request.computed(17)
+    assert not told(cache)
+    cache.end_step()
+    assert told(cache) == {("Stored", 0): 4, ("Stored", 1): 4}
+    assert cache.probe(PROMPT).cached == 16
+    for request in requests:
+        request.close()
+    cache.check()
+
+
 def test_what_goes_before_the_step_ends_is_never_told() -> None:
     cache = PrefixCache.preset("vllm-0.8.5", block_size=4, capacity=20, groups=[Full(), Window(4)])
     compute(cache.open(PROMPT))  # the first blocks have left the window: they are idle

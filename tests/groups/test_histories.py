@@ -64,7 +64,7 @@ def drawn_options(name: str, size: int, rng: random.Random) -> dict[str, Any]:
     if name == "block_trie" and rng.random() < 0.3:
         options |= {"duplicates": "keep", "evict_from": "anywhere", "eviction": "priority"}
     if name == "hash_chain" and rng.random() < 0.3:
-        options["visibility"] = "step"
+        options |= {"visibility": "step", "duplicates": rng.choice(("give_back", "keep"))}
     if name == "radix" and size > 1 and rng.random() < 0.4:
         options["partial"] = "copy"
     return options

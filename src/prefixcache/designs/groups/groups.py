@@ -234,14 +234,14 @@ class Groups:
                 self._announce(holding.prompt, side, kept)
 
     def _homes(self, holding: Holding, length: int) -> array[int]:
-        """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
+        """By index: the block of the tree under which a lookup finds these tokens, or will, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.
         """
         design, table = self.design, holding.table
         whole, blocks = length // design.block_size, -(-length // design.block_size)
         if design.options.duplicates == "keep":
-            homes = array("i", design.match(holding.prompt, length).blocks[:])
+            homes = array("i", design.stored_blocks(holding.prompt, length))
             homes.extend([NOTHING] * (whole - len(homes)))
             homes.extend(table[index] if design.owns(holding, index) else NOTHING for index in range(whole, blocks))
         else:

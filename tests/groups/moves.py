@@ -29,6 +29,15 @@ def opened(world: World, request: Request) -> None:
     world.hits += request.cached > 0
 
 
+def priority(world: World, tokens: list[int]) -> list[tuple[int, int | None, int, None]]:
+    """Where any block may go, its beginning often goes first."""
+    rng = world.rng
+    if world.cache.options.evict_from == "leaves" or rng.random() < 0.5:
+        return []
+    at = rng.randrange(1, len(tokens) + 1)
+    return [(0, at, rng.randrange(100), None), (at, None, rng.randrange(100), None)]
+
+
 def open_one(world: World) -> None:
     rng, tokens = world.rng, prompt(world)
     scope = rng.choice(SCOPES)
@@ -38,7 +47,9 @@ def open_one(world: World) -> None:
     reserve = rng.choice((None, None, min(len(tokens), hit.cached + 4)))
     before = [world.cache.books(group) for group in range(len(world.cache.groups))]
     try:
-        request = world.cache.open(tokens, scope, reserve=reserve, store=rng.random() < 0.9)
+        request = world.cache.open(
+            tokens, scope, reserve=reserve, store=rng.random() < 0.9, priority=priority(world, tokens)
+        )
     except NoSpace:
         assert before == [world.cache.books(group) for group in range(len(world.cache.groups))]
         return

@@ -18,11 +18,12 @@ Mirror = dict[int, dict[bytes, Prefix]]  # by group: the keys that were announce
 
 @dataclass(frozen=True)
 class Oracle:
-    """What is cached, and a prompt: its scope, then its tokens."""
+    """What is cached, and a prompt: its scope, then its tokens. Events do not tell a hole from what is gone."""
 
     cache: PrefixCache
     mirror: Mirror
     prompt: Prefix
+    holes: frozenset[Prefix] = frozenset()
 
     @property
     def tree(self) -> dict[Prefix, bytes]:
@@ -49,10 +50,8 @@ class Oracle:
         size, options = self.cache.block_size, self.cache.options
         if options.partial == "off":
             return whole
-        if whole + size <= limit:  # a block is gone, and what lies behind it is not: nothing beside it is tried
-            gone = self.prompt[: whole + size + 1]
-            if any(len(prefix) > len(gone) and prefix[: len(gone)] == gone for prefix in self.tree):
-                return whole
+        if whole + size <= limit and self.prompt[: whole + size + 1] in self.holes:
+            return whole  # nothing beside it is tried
         return max(n for n in range(whole, min(whole + size - 1, limit) + 1) if n == whole or self._beginning_alike(n))
 
     def _beginning_alike(self, length: int) -> list[bytes]:

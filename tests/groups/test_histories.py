@@ -61,6 +61,10 @@ def drawn_options(name: str, size: int, rng: random.Random) -> dict[str, Any]:
             options[option] = value
     if name == "naive" or (name == "hash_chain" and "partial" in options):
         options = {option: value for option, value in options.items() if option == "events"}
+    if name == "block_trie" and rng.random() < 0.3:
+        options |= {"duplicates": "keep", "evict_from": "anywhere", "eviction": "priority"}
+    if name == "hash_chain" and rng.random() < 0.3:
+        options |= {"visibility": "step", "duplicates": rng.choice(("give_back", "keep"))}
     if name == "radix" and size > 1 and rng.random() < 0.4:
         options["partial"] = "copy"
     return options
@@ -97,3 +101,15 @@ def test_the_histories_meet_what_they_are_about(seed: int) -> None:
         hits, cuts = hits + world.hits, cuts + world.cuts
     assert hits > 50
     assert cuts > 20
+
+
+@pytest.mark.parametrize("name", ["block_trie", "hash_chain", "trtllm", "vllm-0.8.5"])
+def test_the_histories_meet_what_cannot_be_found(name: str, seed: int) -> None:
+    """Behind a hole, or before the step ends: and there not all that a group has is told."""
+    unfound = 0
+    for history in range(20):
+        rng = random.Random(f"{seed} {history}")
+        world = World(make(name, rng), rng)
+        play(world, 120)
+        unfound += world.unfound
+    assert unfound > 50

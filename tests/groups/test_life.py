@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -309,6 +311,41 @@ def test_states_are_kept_where_coarser_windows_let_hits_end(design: str) -> None
     assert request.checkpoints == (16, 32)
     compute(request).close()
     assert cache.probe(range(39)).cached == 32
+
+
+def runs_through(window: Window, chunk: int, blocks: int, length: int, must_fit: bool = False) -> bool:
+    """Whether a prompt gets through a window's pool of so many blocks in steps of so many tokens.
+
+    With `must_fit` it is said at the beginning if it does not.
+    """
+    cache = PrefixCache("radix", block_size=4, capacity=[64, blocks], groups=[Full(), window])
+    with suppress(NoSpace):
+        request = cache.open(range(length), reserve=chunk, must_fit=must_fit)
+        if must_fit:
+            return True
+        for end in (*range(chunk, length, chunk), length):
+            request.reserve(end)
+            request.computed(end)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 5])
+@pytest.mark.parametrize("own", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 17])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 8, 16])
+def test_a_window_of_which_a_step_reads_so_many_blocks_needs_no_more(
+    size: int, own: int, chunk: int, sinks: int
+) -> None:
+    window, behind, larger = Window(size, sinks=sinks, block_size=own), -(-sinks // own), max(own, 4)
+    least = next(blocks for blocks in range(1, 64) if runs_through(window, chunk, blocks, 96))
+    assert least <= -(-(size - 2 + chunk + larger) // own) + behind
+    asked = next(blocks for blocks in range(1, 64) if runs_through(window, chunk, blocks, 96, must_fit=True))
+    assert least <= asked <= least + -(-(2 * larger - 2) // own)
+    if chunk % larger == 0:  # all steps begin and end with a block
+        assert least == chunk // own + -(-(size - 1) // own) + behind
+    if math.gcd(chunk, larger) == 1:  # some step ends with the first token of a block
+        assert least == -(-(size - 2 + chunk + larger) // own) + behind
 
 
 @pytest.mark.parametrize("preset", ["vllm-1", "trtllm"])

@@ -12,6 +12,7 @@ import pytest
 from prefixcache import DESIGNS, PRESETS
 from prefixcache.blocks.pool import BlockPool
 from prefixcache.designs.groups import Groups
+from prefixcache.designs.groups.events import GroupEvents
 from prefixcache.designs.groups.kinds import Window
 from prefixcache.designs.groups.recurrent import RecurrentSide
 from prefixcache.designs.groups.side import NOTHING, Side, Source
@@ -249,6 +250,41 @@ def a_hole_ends_a_run_of_events(patch: pytest.MonkeyPatch) -> None:
 
     announce = Groups._announce
     patch.setattr(Groups, "_announce", joined)
+
+
+@rule
+def what_hangs_where_nothing_can_be_found_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("prefixcache.cache.core.follow_tree", lambda *args: None)
+
+
+@rule
+def what_is_hung_behind_what_is_not_shown_yet_is_held_back(patch: pytest.MonkeyPatch) -> None:
+    def at_once(events: GroupEvents, keys: Any, parent: Any, tokens: Any, scope: Any, group: int | None = None) -> None:
+        if group is not None:
+            events._findable.update(events._home(key, group) for key in keys)
+        stored(events, keys, parent, tokens, scope, group)
+
+    stored = GroupEvents.stored
+    patch.setattr(GroupEvents, "stored", at_once)
+
+
+@rule
+def what_hangs_behind_a_hole_is_told_to_be_gone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupEvents, "removed", _of_the_tree_alone(GroupEvents.removed))
+
+
+@rule
+def what_hangs_behind_a_filled_hole_is_told_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupEvents, "stored", _of_the_tree_alone(GroupEvents.stored))
+
+
+def _of_the_tree_alone(method: Callable[..., None]) -> Callable[..., None]:
+    def patched(events: GroupEvents, *args: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupEvents, "_by_group", lambda events, keys: [])  # asked when the tree speaks
+            method(events, *args)
+
+    return patched
 
 
 @rule

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from prefixcache import Full, PrefixCache, Recurrent, Request, Scope, Stored, Window
+from prefixcache.designs.hash_chain import HashChainDesign
 from prefixcache.events import Cleared, Removed
 from tests.groups.oracle import Oracle
 
@@ -46,6 +47,7 @@ class World:
     hits: int = 0
     cuts: int = 0
     inside: int = 0
+    unfound: int = 0
 
     def __post_init__(self) -> None:
         self.mirror = {group: {} for group in range(len(self.cache.groups))}
@@ -163,6 +165,35 @@ class World:
                 for key in event.keys:
                     del self.mirror[event.group][key]
 
+    def compare_what_hangs(self) -> None:
+        """The mirror of each group beside the tree: all that it has, as far as the tree's block can be found."""
+        groups = self.cache._core.groups
+        if groups is None:
+            return
+        findable = self._findable()
+        for side in groups.sides:
+            fine = side.values.per_block > 1
+            keys = list(side.values.keys())
+            has = {key for key in keys if findable is None or (key[:-1] if fine else key) in findable}
+            self.unfound += len(keys) > len(has)
+            told = self.mirror[side.group].keys()
+            assert told == has, f"group {side.group}: {len(told - has)} keys told too many, {len(has - told)} too few"
+
+    def _findable(self) -> set[bytes] | None:
+        """The keys of the tree's blocks that a prompt can reach; None where it makes none, and can reach all."""
+        groups, design = self.cache.groups, self.cache._core.design
+        if Full() in groups:
+            return set(self.mirror[groups.index(Full())])
+        if design.events is None:
+            return None
+        reached: list[bool] = []
+        keys: set[bytes] = set()
+        for node in self.cache.outline():
+            reached.append(bool(node.blocks) and (node.parent < 0 or reached[node.parent]))
+            if reached[-1]:
+                keys.update(node.keys)
+        return keys - design._unseen.keys if isinstance(design, HashChainDesign) and design._unseen else keys
+
     def _stored(self, event: Stored) -> None:
         size = self.cache.block_size if isinstance(self.cache.groups[event.group], Recurrent) else None
         size = size or self.block_size(event.group)
@@ -191,14 +222,12 @@ class World:
         A hit inside a block is copied: where no room is left for that, the end of a block before it.
         """
         options = self.cache.options
-        if options.visibility == "step":
-            return  # stored means registered there: it is matched one step later
         if options.lookahead or options.backoff:
             return  # what a draft model takes off a hit is not known to events
         if Full() not in self.cache.groups:
             return  # a tree without memory is not announced
         prompt = (replace(scope or Scope(), generation=self.cache.generation), *tokens)
-        oracle = Oracle(self.cache, self.mirror, prompt)
+        oracle = Oracle(self.cache, self.mirror, prompt, self._holes())
         whole, longest = oracle.longest(whole=True), oracle.longest()
         if self.cache.design_name == "naive":
             assert cached >= whole, (cached, whole)
@@ -209,6 +238,12 @@ class World:
             self.inside += longest > whole
         else:
             assert cached in (whole, longest), (whole, cached, longest)
+
+    def _holes(self) -> frozenset[Prefix]:
+        """The prefixes whose last block is gone while something behind it is still cached."""
+        if self.cache.options.evict_from == "leaves":
+            return frozenset()
+        return frozenset(self.names[key] for node in self.cache.outline() if not node.blocks for key in node.keys)
 
     def _has_room(self, tokens: int) -> bool:
         """Whether every group could give a prompt all its blocks, and as many to copy out of as one hit may need."""
@@ -224,6 +259,7 @@ class World:
             books = self.cache.books(group)
             assert min(books.free, books.idle, books.pinned, books.quarantined) >= 0
         self.take_events()
+        self.compare_what_hangs()
         stats = self.cache.stats()
         assert 0 <= stats.hits <= stats.queries and stats.cached_tokens <= stats.prompt_tokens
 

@@ -16,7 +16,7 @@ from prefixcache.cache.lock import CacheLock, MeasuredLock
 from prefixcache.cache.removals import Removals
 from prefixcache.cache.tiers import Spills, Tiers, read_tiers
 from prefixcache.designs import BASELINES, DESIGNS, Design, Holding, Match, Options, Prompt, read_options
-from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, read_groups, tree_capacity
+from prefixcache.designs.groups import Full, Groups, Kind, Source, Wanted, follow_tree, read_groups, tree_capacity
 from prefixcache.errors import InvariantError, OptionError, RequestError, whole_number
 
 if TYPE_CHECKING:
@@ -207,12 +207,13 @@ def make_core(
         raise OptionError(
             "tiers: blocks of windows and recurrent states are not kept below the device: expected no groups"
         )
-    listener = below if below is not None else journal
-    built = kind(block_size, pool, read, policy, listener if tree_group >= 0 else None, clock)
+    following = follow_tree(journal, attention, block_size, read) if journal is not None else None
+    listener = below if below is not None else journal if tree_group >= 0 else None
+    built = kind(block_size, pool, read, policy, listener if following is None else following, clock)
     lock: CacheLock = MeasuredLock() if read.lock_times else threading.RLock()
     core = Core(built, pool, read, journal, clock, lock)
     if attention != (Full(),):
-        core.groups = Groups(built, attention, capacities, journal)
+        core.groups = Groups(built, attention, capacities, journal if following is None else following)
     if below is not None:
         below.stand_below(built)
         core.tiers = below

@@ -231,6 +231,10 @@ class Design(ABC):
         """The last whole block of a match as the source of a hit inside it; None where it is reused whole or not."""
         return None
 
+    def stored_blocks(self, prompt: Prompt, length: int) -> Sequence[int]:
+        """The whole blocks of the first `length` tokens that a lookup finds, or will find when the step is over."""
+        return self.match(prompt, length).blocks[:]
+
     def unfilled_end(self, prompt: Prompt, length: int) -> int:
         """The stored unfilled block that ends exactly with the first `length` tokens; -1 when there is none."""
         return -1

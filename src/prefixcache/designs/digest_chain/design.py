@@ -270,6 +270,8 @@ class DigestChainDesign(Design):
         tail = found[0]
         if self.events is not None:
             self.events.removed((tail.last_digest,))
+        if tail.pins and self.pool.freed is not None:
+            self.pool.freed(tail.blocks)  # it has yet to be copied, and nobody can find it any more
         self.pool.give(self._uses.replace(tail))
 
     def cut(self, holding: Holding, blocks: int) -> None:

@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import lcm
-from typing import Protocol
 
 from prefixcache.blocks.pool import MAX_BLOCKS
 from prefixcache.designs.base import Design, Holding, Match, Partial, Prompt
+from prefixcache.designs.groups.events import GroupEvents, GroupSink, place_key
 from prefixcache.designs.groups.kinds import Full, Kind, Recurrent, Window
 from prefixcache.designs.groups.lookup import Lookup
 from prefixcache.designs.groups.recurrent import RecurrentSide
@@ -22,20 +22,9 @@ from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable
 from prefixcache.designs.groups.values import Values
 from prefixcache.designs.groups.window import WindowSide
 from prefixcache.errors import NoSpace, OptionError
-from prefixcache.keys.scope import Scope
 from prefixcache.keys.tokens import TOKEN_BYTES
 
 _SPARE = 1024  # blocks of a tree without memory that are remembered although nothing hangs near them
-
-
-class GroupSink(Protocol):
-    """Where groups report what became findable and what is so no longer."""
-
-    def stored(
-        self, keys: Sequence[bytes], parent: bytes | None, tokens: bytes, scope: Scope, group: int | None = None
-    ) -> None: ...
-
-    def removed(self, keys: Sequence[bytes], group: int | None = None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -245,14 +234,14 @@ class Groups:
                 self._announce(holding.prompt, side, kept)
 
     def _homes(self, holding: Holding, length: int) -> array[int]:
-        """By index: the block of the tree under which a lookup would find these tokens, -1 for none.
+        """By index: the block of the tree under which a lookup finds these tokens, or will, -1 for none.
 
         Where tables keep duplicates, a request's own block need not be the one that is found.
         """
         design, table = self.design, holding.table
         whole, blocks = length // design.block_size, -(-length // design.block_size)
         if design.options.duplicates == "keep":
-            homes = array("i", design.match(holding.prompt, length).blocks[:])
+            homes = array("i", design.stored_blocks(holding.prompt, length))
             homes.extend([NOTHING] * (whole - len(homes)))
             homes.extend(table[index] if design.owns(holding, index) else NOTHING for index in range(whole, blocks))
         else:
@@ -371,7 +360,7 @@ class Groups:
         longest = min(start + size, len(prompt.tokens) // TOKEN_BYTES)
         key = self.design.keys_at(prompt, start)[longest - home_end]
         fine = side.values.per_block
-        return key if fine == 1 else key + bytes([(end - 1 - start) // (size // fine)])
+        return key + place_key(fine, (end - 1 - start) // (size // fine))
 
     # -- the whole ----------------------------------------------------------------------------------
 
@@ -388,6 +377,8 @@ class Groups:
         """Drop everything, before the tree does."""
         for side in self.sides:
             side.values.clear()
+        if isinstance(self._events, GroupEvents):
+            self._events.clear()
 
     def check(self, private: Iterable[tuple[int, int]]) -> None:
         """Assert every invariant. `private`: (group, block) of all that requests own alone, once each."""

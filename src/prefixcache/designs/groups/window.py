@@ -148,8 +148,10 @@ class WindowSide(Side):
         return max(-(-cover // self.block_size) - whole * self.tree_size // self.block_size, 0)
 
     def new_in_steps(self, whole: int, cover: int, step: int) -> int:
-        behind = -(-(self.kind.size - 1) // self.block_size) + 1  # what a step still reads of those before it
-        return min(self.new(whole, cover), self.new(whole, step) + behind + self._sinks)
+        # A step reads size - 1 tokens before its own, and tables end where a block of the tree does.
+        tokens = self.kind.size - 1 + step - whole * self.tree_size
+        at_a_time = -(-(tokens - 1 + max(self.block_size, self.tree_size)) // self.block_size)
+        return min(self.new(whole, cover), at_a_time + self._sinks)
 
     def claim(self, table: SideTable, tree_blocks: Sequence[int], inside: int) -> None:
         entries = len(tree_blocks) * self.tree_size // self.block_size

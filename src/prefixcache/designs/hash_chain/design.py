@@ -86,17 +86,22 @@ class HashChainDesign(Design):
                 match.dropped = self.block_size
         return match
 
-    def _find(self, prompt: Prompt, limit: int) -> list[Part]:
-        """Where the longest cached prefix of the first `limit` tokens lies."""
+    def stored_blocks(self, prompt: Prompt, length: int) -> Sequence[int]:
+        parts = self._find(prompt, length, unseen=True)
+        return [block for run, start, end in parts for block in run.blocks[start - run.start : end - run.start]]
+
+    def _find(self, prompt: Prompt, limit: int, unseen: bool = False) -> list[Part]:
+        """Where the longest cached prefix of the first `limit` tokens lies; `unseen`: registered in this step, too."""
         if limit < self.block_size:
             return []
         keys = self._keys(prompt)
-        found, self.lookups = self._search(keys, min(limit // self.block_size, len(keys)), self._is_cached)
+        is_cached = self._index.oldest.__contains__ if unseen else self._is_cached
+        found, self.lookups = self._search(keys, min(limit // self.block_size, len(keys)), is_cached)
         parts = self._index.parts(keys, 0, found)
         if self._content is not None:
             confirmed = self._content.confirmed(prompt, parts)
             if self._unseen is not None and self._unseen.keys:  # a search may have jumped over such a key
-                confirmed = sum(1 for _ in takewhile(self._is_seen, keys[:confirmed]))
+                confirmed = sum(1 for _ in takewhile(is_cached, keys[:confirmed]))
             return self._index.shortened(parts, confirmed)
         if found and (not parts or parts[-1][2] < found):
             raise InvariantError("a key is cached without the keys before it: no search can be trusted")
@@ -408,8 +413,7 @@ class HashChainDesign(Design):
         self._order.retire(self._index)
 
     def clear(self) -> None:
-        victims, _ = self._take_out(self._idle_blocks, None)
-        self.pool.give(victims)
+        self.pool.give(self._take_out(self._idle_blocks, None)[0])
 
     def blocks(self) -> Iterator[int]:
         for run in self._index:

@@ -137,14 +137,9 @@ class ChainHash:
             texts = np.frombuffer(tokens, np.dtype((np.void, step)), end - start, start * step).tolist()
         else:
             return []
-        if self._digest is _sha256:  # the loop that every long prompt runs through
-            begin, keys = hashlib.sha256().copy, []  # copying a hash is faster than looking one up by its name
-            for text in texts:
-                state = begin()
-                state.update(parent + text)
-                parent = state.digest()
-                keys.append(parent)
-            return keys
+        if self._digest is _sha256:  # the loop that every long prompt runs through: no call but the hash itself
+            sha256 = hashlib.sha256
+            return [parent := sha256(parent + text).digest() for text in texts]
         digest = self._digest
         return [parent := digest(parent + text) for text in texts]
 

@@ -62,7 +62,8 @@ class KVPool:
         self.block_size = block_size
         self.keys: list[torch.Tensor | None] = []
         self.values: list[torch.Tensor | None] = []
-        self._tiers: dict[str, list[torch.Tensor]] = {"device": [], "host": []}
+        host_keys: list[torch.Tensor] = []
+        host_values: list[torch.Tensor] = []
         for shape in shapes:
             if shape is None:
                 self.keys.append(None)
@@ -71,20 +72,26 @@ class KVPool:
             keys, values = _layer(shape, blocks * block_size, dtype, device)
             self.keys.append(keys)
             self.values.append(values)
-            self._tiers["device"] += (keys, values)
-            self._tiers["host"] += _layer(shape, host_blocks * block_size, dtype, torch.device("cpu"))
+            keys, values = _layer(shape, host_blocks * block_size, dtype, torch.device("cpu"))
+            host_keys.append(keys)
+            host_values.append(values)
+        self._host = [*host_keys, *host_values]
 
     @property
     def nbytes(self) -> int:
         """Bytes of KV memory on the device in all."""
-        return sum(tensor.nbytes for tensor in self._tiers["device"])
+        return sum(tensor.nbytes for tensor in self._device)
+
+    @property
+    def _device(self) -> list[torch.Tensor]:
+        return [tensor for tensor in (*self.keys, *self.values) if tensor is not None]
 
     def copy(self, copies: Iterable[BlockCopy]) -> None:
         """Do what a request asks for in `copies`: the first tokens of one block into another, in every layer."""
-        size = self.block_size
+        size, tiers = self.block_size, {"device": self._device, "host": self._host}
         for copy in copies:
             source, target = copy.source * size, copy.target * size
-            for read, written in zip(self._tiers[copy.source_tier], self._tiers[copy.target_tier], strict=True):
+            for read, written in zip(tiers[copy.source_tier], tiers[copy.target_tier], strict=True):
                 written[:, target : target + copy.tokens] = read[:, source : source + copy.tokens]
 
     def slots(self, block_table: np.ndarray, start: int, end: int) -> np.ndarray:

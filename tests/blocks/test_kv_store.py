@@ -155,3 +155,9 @@ def test_states_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 def test_a_type_that_is_no_number_is_refused(dtype: Any) -> None:
     with pytest.raises(OptionError, match="type of numbers"):
         KVStore(layers=1, blocks=1, block_size=1, width=1, dtype=dtype)
+
+
+@pytest.mark.parametrize("sizes", [{"host_blocks": 2**70}, {"blocks": 2**70}, {"blocks": 2**45, "host_blocks": 2**45}])
+def test_more_memory_than_can_be_had_is_refused_by_name(sizes: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match=r"a store of [\d,]+ blocks and [\d,]+ on the host cannot be had"):
+        KVStore(**({"layers": 1, "blocks": 4, "block_size": 4, "width": 8} | sizes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import torch
@@ -59,3 +61,13 @@ def test_the_pool_copies_between_tiers() -> None:
 def test_bad_tiers_are_refused(tiers: object) -> None:
     with pytest.raises(OptionError, match="tiers"):
         Engine(small_model("llama"), block_size=BLOCK, memory=2**20, tiers=tiers)
+
+
+def test_any_mapping_says_how_large_the_tier_is() -> None:
+    served = engine("llama", tokens=TOKENS, block_size=BLOCK, tiers=MappingProxyType({"host": BELOW}))
+    random = np.random.default_rng(7)
+    for _ in range(4):
+        served.generate([random.integers(3, 500, 100)], SamplingParams(max_tokens=2))
+    assert served.cache.stats().spilled_blocks > 0
+    with pytest.raises(OptionError, match="nor 1,099,511,627 blocks on the host"):
+        engine("llama", tokens=TOKENS, block_size=BLOCK, tiers={"host": 1_099_511_627})

@@ -381,3 +381,10 @@ def test_what_is_loaded_was_used_now() -> None:
     cache.spill().copied()
     assert cache.probe([10, 11, 12, 13, 1]).cached == 4, "it was read twice"
     assert cache.probe([20, 21, 22, 23, 1]).cached == 0
+
+
+@pytest.mark.parametrize("group", [0, 3, "x"])
+def test_a_tier_below_has_no_groups(group: Any) -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=4, tiers={"host": 2})
+    with pytest.raises(OptionError, match="a tier below the device has no groups"):
+        cache.books(group, tier="host")

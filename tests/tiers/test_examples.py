@@ -388,3 +388,34 @@ def test_a_tier_below_has_no_groups(group: Any) -> None:
     cache = PrefixCache("radix", block_size=4, capacity=4, tiers={"host": 2})
     with pytest.raises(OptionError, match="a tier below the device has no groups"):
         cache.books(group, tier="host")
+
+
+def test_a_block_below_hangs_from_its_own_parent_where_copies_are_kept() -> None:
+    """The second request keeps its copy of the first block; both of its blocks leave, the other copy stays."""
+    cache = PrefixCache("hash_chain", block_size=4, capacity=4, duplicates="keep", tiers={"host": 4})
+    first, second = cache.open([1, 2, 3, 4]), cache.open(range(1, 9))
+    first.computed(4)
+    second.computed(8)
+    second.close()
+    first.close()
+    _, _, events = cache.take_events()
+    keys = [key for event in events if isinstance(event, Stored) for key in event.keys]
+    cache.evict(2)
+    cache.spill().copied()
+    assert cache.probe([*range(1, 9), 9]).tiers == {"device": 4, "host": 4}
+    assert cache._core.tiers is not None
+    assert [(entry.key, entry.parent) for entry in cache._core.tiers.tier] == [(keys[1], keys[0])]
+
+
+@pytest.mark.parametrize("design", ["radix", "hash_chain", "block_trie", "digest_chain", "naive"])
+def test_explain_says_that_a_block_is_on_its_way(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=4, tiers={"host": 2})
+    request = cache.open(range(8))
+    request.computed(8)
+    request.close()
+    cache.evict(1)
+    assert (cache.explain([*range(8), 9]).cached, cache.explain([*range(8), 9]).reason) == (4, "spilled")
+    spills = cache.spill()
+    assert cache.explain([*range(8), 9]).reason == "spilled"
+    spills.copied()
+    assert cache.explain([*range(8), 9]).reason == "complete"

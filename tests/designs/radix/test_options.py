@@ -237,3 +237,26 @@ def test_a_hit_inside_a_page_is_found_among_children_that_carry_something(childr
     assert cache.probe([0, 2, 3, 4, 9], extra_ids=[8] * 5).cached == 0
     while cache.evict(1):
         cache.check()
+
+
+def test_a_child_that_carries_something_joins_many_that_carry_nothing() -> None:
+    cache = PrefixCache("radix", block_size=4, capacity=200, partial="copy")
+    picture = [{"digest": b"p", "start": 2, "length": 1}]
+
+    def put(tokens: list[int], **extras: Any) -> None:
+        request = cache.open(tokens, **extras)
+        request.copied()
+        request.computed(len(tokens))
+        request.close()
+        cache.check()
+
+    for number in range(8):
+        put([number, 2, 3, 4, 0])
+    put([3, 2, 3, 4, 0], media=picture)
+    put([9, 2, 3, 4, 0], media=picture)
+    assert cache.probe([9, 2, 3, 7, 7], media=picture).cached == 3
+    assert cache.probe([3, 2, 3, 7, 7], media=picture).cached == 3
+    assert cache.probe([3, 2, 3, 7, 7]).cached == 3
+    assert cache.probe([9, 2, 3, 7, 7]).cached == 2, "up to the picture"
+    while cache.evict(1):
+        cache.check()

@@ -10,6 +10,7 @@ import pytest
 
 from prefixcache import DESIGNS, PRESETS, Scope
 from prefixcache.engine import Engine, Job, SamplingParams
+from prefixcache.errors import OptionError
 from tests.engine.small import (
     VOCABULARY,
     all_given_back,
@@ -255,6 +256,32 @@ def test_a_stream_that_is_given_up_cancels_its_jobs() -> None:
     served.step()
     assert job.finished
     assert all_given_back(served)
+
+
+def test_a_stream_begins_with_the_first_token_whoever_drove_before() -> None:
+    """Another thread that drives may run a job between its submission and the first look at its stream."""
+    served = engine()
+    parameters = SamplingParams(max_tokens=6, n=2)
+    first, second = served.submit(list(range(20)), parameters), served.submit(list(range(40, 60)), parameters)
+    served.step()
+    early = {job.number: len(job.deltas) for job in (first, second)}
+    assert any(early.values())
+    while not second.finished:
+        served.step()
+    for job in (first, second):  # one that may go on, and one that is finished
+        told = list(served.stream([job]))
+        for index in range(2):
+            assert [delta.token for delta in told if delta.index == index] == answer(job, index)
+        assert [delta.finish_reason for delta in told].count("length") == 2
+    assert all_given_back(served)
+
+
+def test_a_stream_takes_jobs_of_its_own_engine_alone() -> None:
+    served, other = engine(), engine()
+    job = other.submit(list(range(20)), SamplingParams(max_tokens=2))
+    with pytest.raises(OptionError, match=r"stream: expected a job that this engine's submit returned, not Job\(0"):
+        next(served.stream([job]))
+    assert len(finish(other, [job])) == 2
 
 
 @pytest.mark.parametrize("steps", [0, 1])

@@ -30,7 +30,6 @@ from prefixcache.keys import Scope
 log = logging.getLogger("prefixcache.engine")
 
 _SHARE_OF_CHECKPOINTS = 0.1  # of the KV memory; only models with recurrent layers need any
-_NOBODY: deque[Delta] = deque(maxlen=0)  # listens to those to whom nobody does
 
 
 class Engine:
@@ -97,7 +96,6 @@ class Engine:
         self._driver = threading.Lock()
         self._inbox: deque[Job] = deque()
         self._cancelled: deque[Job] = deque()
-        self._listeners: dict[Job, deque[Delta]] = {}
         self._numbers = iter(range(2**62))
         self._mark = object()  # its jobs carry it: they outlive the engine and must not keep it alive
 
@@ -143,9 +141,12 @@ class Engine:
 
     def cancel(self, job: Job) -> None:
         """Give a job up, at whatever point it is; its blocks are free with the next step. From any thread."""
-        if not isinstance(job, Job) or job.mark is not self._mark:
-            raise OptionError(f"cancel: expected a job that this engine's submit returned, not {job!r}")
+        self._require_own(job, "cancel")
         self._cancelled.append(job)
+
+    def _require_own(self, job: Job, where: str) -> None:
+        if not isinstance(job, Job) or job.mark is not self._mark:
+            raise OptionError(f"{where}: expected a job that this engine's submit returned, not {job!r}")
 
     def encode(self, prompt: Prompt) -> np.ndarray:
         """Token ids of a prompt, uint32; raises as `submit` does."""
@@ -192,25 +193,27 @@ class Engine:
         return jobs
 
     def stream(self, jobs: SequenceOf[Job]) -> Generator[Delta, None, None]:
-        """Drive the engine until these jobs are finished and yield what they get; others go on beside them.
+        """Drive the engine until these jobs are finished and yield all their deltas; others go on beside them.
 
-        Several threads may do so at once, each with jobs of its own: every one of them gets its own deltas,
-        whoever drives. An iterator that is given up, or an interrupt, cancels those that are not finished.
+        Each job's deltas come in order and from the first one on, whenever and by whoever it was driven: several
+        threads may stream at once, each with jobs of its own. An iterator that is given up, or an interrupt,
+        cancels those that are not finished.
         """
-        unfinished = {job for job in jobs if not job.finished}
-        mine: deque[Delta] = deque()
-        self._listeners |= dict.fromkeys(unfinished, mine)
+        for job in jobs:
+            self._require_own(job, "stream")
+        told = dict.fromkeys(jobs, 0)
+        unfinished = True
         try:
             while unfinished:
-                self.step()
                 with self._driver:  # between two steps: who is finished has all of its deltas
-                    unfinished = {job for job in unfinished if not job.finished}
-                    come = list(mine)
-                    mine.clear()
+                    unfinished = not all(job.finished for job in told)
+                    come = [delta for job, count in told.items() for delta in job.deltas[count:]]
+                    told = {job: len(job.deltas) for job in told}
                 yield from come
+                if unfinished:
+                    self.step()
         finally:
-            for job in jobs:
-                self._listeners.pop(job, None)
+            for job in told:
                 if not job.finished:
                     self.cancel(job)
 
@@ -235,7 +238,7 @@ class Engine:
                 raise
             finally:
                 for delta in deltas:
-                    self._listeners.get(delta.job, _NOBODY).append(delta)
+                    delta.job.deltas.append(delta)
             return deltas
 
     def _take_inbox(self, deltas: list[Delta]) -> None:

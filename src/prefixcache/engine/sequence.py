@@ -65,6 +65,7 @@ class Job:
         scope: what its KV depends on besides the tokens.
         opening: arguments for `PrefixCache.open` besides tokens and scope.
         mark: tells whose job it is.
+        deltas: what its sequences got so far, in order.
         cached_tokens: prompt tokens that need not be computed, None before admission. Recorded once: a
             preemption does not change it.
         prompt_logprobs: per prompt token when asked for, None for the first, which nothing precedes.
@@ -86,6 +87,7 @@ class Job:
         self.opening = opening
         self.mark = mark
         self.sequences: list[Sequence] = []
+        self.deltas: list[Delta] = []
         self.cached_tokens: int | None = None
         self.prompt_logprobs: list[Logprob | None] = []
 

@@ -1,10 +1,10 @@
 """block_trie: what an exact walk, a hit inside a block, an insertion and a block cost, beside the ways not taken.
 
-    python bench/block_trie.py [--trace FILE] [--save]
+    python bench/block_trie.py [--trace FILE] [--write FILE]
 
 CPU time, medians of several rounds. The ways of finding 1,024 cached blocks of 32 tokens are compared on the same
 prompt (see docs/decisions). With a trace of the Mooncake kind its replay is timed, by default and with the preset
-`trtllm`. `--save` writes bench/results/block_trie.json.
+`trtllm`. `--write bench/results/block_trie.json` keeps the figures.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from prefixcache.keys.tokens import TOKEN_BYTES, as_tokens
 from prefixcache.replay.setups import Setup
 from prefixcache.replay.simulate import compare
 from prefixcache.replay.traces import read_trace
+from record import keep
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "bench" / "results" / "block_trie.json"
 TRACE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl.zst"
 LONG = 32_768
 SIZE = 32
@@ -44,7 +44,7 @@ ROUNDS = 9
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, default=TRACE, help="the Mooncake conversation trace")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT.relative_to(ROOT)}")
+    parser.add_argument("--write", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--memory", choices=("chains", "branches"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
@@ -61,9 +61,8 @@ def main() -> int:
             name: replay(arguments.trace, name) for name in ("block_trie", "trtllm")
         }
     print(json.dumps(result, indent=2))
-    if arguments.save:
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    if arguments.write:
+        keep(arguments.write, result)
     return 0
 
 

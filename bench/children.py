@@ -1,15 +1,14 @@
 """The best partial match among many children: `ChildIndex` against the scan that it replaces.
 
-    python bench/children.py [--save]
+    python bench/children.py [--write FILE]
 
 Children of 32 tokens that all share 16 tokens with the query (the hardest tie: every one of them is best),
-or none. CPU time per operation, the median of seven rounds. `--save` writes bench/results/children.json.
+or none. CPU time per operation, the median of seven rounds. `--write bench/results/children.json` keeps the figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -20,15 +19,15 @@ from typing import Any
 
 from prefixcache.designs.children import ChildIndex
 from prefixcache.keys.tokens import TOKEN_BYTES, common_tokens
+from record import keep
 
-RESULT = Path(__file__).resolve().parent / "results" / "children.json"
 COUNTS = (1, 2, 8, 31, 32, 1024, 16_384, 131_072)
 BLOCK, SHARED, ROUNDS = 32, 16, 7
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--save", action="store_true", help="write bench/results/children.json")
+    parser.add_argument("--write", type=Path, help="a file for the figures, as JSON")
     arguments = parser.parse_args()
     rows = [measure(count, shared) for shared in (SHARED, 0) for count in COUNTS]
     print(f"{'children':>9} {'shared':>6} {'best':>8} {'scan':>10} {'add':>7} {'discard':>8} {'bytes per child':>16}")
@@ -37,9 +36,8 @@ def main() -> int:
             f"{row['children']:9,} {row['shared']:6} {row['best_us']:8.2f} {row['scan_us']:10.2f} "
             f"{row['add_us']:7.2f} {row['discard_us']:8.2f} {row['bytes_per_child']:16.0f}"
         )
-    if arguments.save:
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps({"block_tokens": BLOCK, "rounds": ROUNDS, "rows": rows}, indent=2) + "\n")
+    if arguments.write:
+        keep(arguments.write, {"block_tokens": BLOCK, "rounds": ROUNDS, "rows": rows})
     flat = [row["best_us"] for row in rows if row["shared"] and row["children"] <= 16_384]
     return 0 if max(flat) <= 3 * min(flat) else 1
 

@@ -1,12 +1,11 @@
 """The main job at full size: `prefixcache compare` on an hour of a chat service, 144.8 million tokens.
 
-    python bench/compare_mooncake.py [--trace FILE] [--save]
+    python bench/compare_mooncake.py [--trace FILE] [--write FILE]
 
 Runs the command as a user would, in a process of its own, first for two designs and then for all four, and
 holds CPU time and peak memory against the goals below; the exit status is 1 when one is missed. Beside it
 stands what the machine cannot avoid: going once over the same bytes with memcmp (what a tree must do to
-compare), SHA-256 and xxh3-128 (what a chain must do to hash). `--save` writes everything to
-bench/results/compare_mooncake.json.
+compare), SHA-256 and xxh3-128 (what a chain must do to hash). `--write FILE` keeps everything.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -28,10 +26,10 @@ import numpy as np
 import xxhash
 
 from prefixcache.replay.traces import Trace, read_trace
+from record import keep
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl.zst"
-RESULT = ROOT / "bench" / "results" / "compare_mooncake.json"
 
 CAPACITY = "4M"
 TWO = ("radix@1", "hash_chain@16")
@@ -53,22 +51,19 @@ GOALS = (Goal(TWO, 45.0, 2**30), Goal(FOUR, 60.0, 2 * 2**30))
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trace", type=Path, default=TRACE, help="the Mooncake conversation trace")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT.relative_to(ROOT)}")
+    parser.add_argument("--write", type=Path, help="a file for the figures, as JSON")
     arguments = parser.parse_args()
     if not arguments.trace.exists():
         parser.error(f"{arguments.trace.name} is not there; say where with --trace")
 
-    this_machine = machine()
     runs = [run_command(arguments.trace, goal) for goal in GOALS]
     result = {
-        "machine": this_machine,
         "runs": runs,
         "physical_limits": physical_limits(read_trace(arguments.trace)),
     }
     show(result)
-    if arguments.save:
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    if arguments.write:
+        keep(arguments.write, result)
     return 0 if all(run["goal_met"] for run in runs) else 1
 
 
@@ -117,23 +112,6 @@ def physical_limits(trace: Trace) -> dict[str, Any]:
             once(data, copy)
             seconds[name] += (time.process_time_ns() - started) / 1e9
     return {"bytes": total, "cpu_seconds": {name: round(taken, 3) for name, taken in seconds.items()}}
-
-
-def machine() -> dict[str, Any]:
-    """What ran this."""
-    models = [
-        line.partition(":")[2].strip()
-        for line in (Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else [])
-        if line.startswith("model name")
-    ]
-    return {
-        "cpu": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
 
 
 def show(result: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """digest_chain: what an exact walk, a partial match, an insertion and a block cost, beside the ways not taken.
 
-    python bench/digest_chain.py [--save]
+    python bench/digest_chain.py [--write FILE]
 
 CPU time, medians of several rounds; block sizes 32 and 16. The ways of finding 32,768 cached tokens are compared
-on the same prompts (see docs/decisions). `--save` writes bench/results/digest_chain.json.
+on the same prompts (see docs/decisions). `--write bench/results/digest_chain.json` keeps the figures.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from prefixcache import PrefixCache
 from prefixcache.keys.chain import ChainHash
 from prefixcache.keys.memo import ChainMemo
 from prefixcache.keys.tokens import TOKEN_BYTES, as_tokens
+from record import keep
 
-RESULT = Path(__file__).resolve().parent / "results" / "digest_chain.json"
 LONG = 32_768
 CHILDREN = (1, 8, 31, 32, 1024, 16_384)
 ROUNDS = 9
@@ -36,7 +36,7 @@ ROUNDS = 9
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--save", action="store_true", help="write bench/results/digest_chain.json")
+    parser.add_argument("--write", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--memory", choices=("chains", "branches"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
@@ -53,9 +53,8 @@ def main() -> int:
     result["unaligned 2,060 tokens"] = {prompts: unaligned(prompts) for prompts in (200, 20)}
     result["bytes per block at 10^6 blocks of 32"] = {kind: in_process(kind) for kind in ("chains", "branches")}
     print(json.dumps(result, indent=2))
-    if arguments.save:
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    if arguments.write:
+        keep(arguments.write, result)
     return 0
 
 

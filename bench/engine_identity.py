@@ -11,7 +11,6 @@ than 1e-4, or this program stops. Needs `prefixcache[engine]`.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tests.engine.identity import under_pressure
 from tests.engine.small import CONFIGURATIONS
 
-from ttft import machine
+from record import keep
 
 
 def main() -> None:
@@ -45,9 +44,8 @@ def main() -> None:
             flush=True,
         )
     if given.write:
-        setup = {"command": f"python bench/engine_identity.py --steps {given.steps}", "machine": machine()}
-        document = setup | {"seed": given.seed, "design": given.design, "rows": rows}
-        given.write.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        figures = {"seed": given.seed, "design": given.design, "rows": rows}
+        keep(given.write, figures)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ preempted and prefixes evicted all the time. Needs `prefixcache[engine]`.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tests.engine.small import VOCABULARY, engine
 from tests.engine.traffic import Traffic
 
-from ttft import machine
+from record import keep
 
 SAMPLES = 60
 MOST_GROWTH = 0.02  # of the resident memory, from the middle of the run to its end
@@ -67,9 +66,7 @@ def main() -> None:
     print(f"memory {memory[len(memory) // 2] / 2**20:.0f} MiB half way, {memory[-1] / 2**20:.0f} at the end,", end=" ")
     print(f"growth {growth:+.2%}: {'flat' if growth <= MOST_GROWTH else 'NOT FLAT'}")
     if given.write:
-        document = {
-            "command": f"python bench/engine_soak.py --minutes {given.minutes:g}",
-            "machine": machine(),
+        figures = {
             "minutes": given.minutes,
             "seed": given.seed,
             "design": given.design,
@@ -84,7 +81,7 @@ def main() -> None:
             "growth": growth,
             "resident_bytes": memory,
         }
-        given.write.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        keep(given.write, figures)
 
 
 if __name__ == "__main__":

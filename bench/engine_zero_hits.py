@@ -13,7 +13,6 @@ some 40 prompts, so that most runs evict what others left. Needs `prefixcache[en
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -29,7 +28,7 @@ from transformers import DynamicCache
 from prefixcache.engine import Engine, SamplingParams, load
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ttft import machine
+from record import keep
 
 PROMPT, ANSWER = 256, 8
 PROMPTS_PER_RUN = 5
@@ -115,16 +114,14 @@ def main() -> None:
             f"{side:>4} / {base:13} {mean:.4f}, 95 % interval {low:.4f} to {high:.4f}: {'kept' if kept else 'MISSED'}"
         )
     if given.write:
-        document = {
-            "command": "python bench/engine_zero_hits.py",
+        figures = {
             "model": given.model,
             "prompt": PROMPT,
             "answer": ANSWER,
-            "machine": machine(),
             "rows": rows,
             "cpu_seconds": seconds,
         }
-        given.write.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        keep(given.write, figures)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import prefixcache
 from prefixcache import DESIGNS, PrefixCache
+from record import keep
 
 SIZE, CAPACITY, ROUNDS, MOST = 16, 500_000 // 16, 9, 1.05
 SETS = {
@@ -119,11 +119,7 @@ def main() -> int:
             rows.append(row)
             print(f"{design:13} {row['groups']:40} {row['us_p50']:8} {row['us_p99']:8} {row['ratio']:8}")
     if given.write:
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        machine = {"cpu": models[0].split(": ")[1], "cores": os.cpu_count(), "load": os.getloadavg()}
-        command = f"python bench/groups.py --requests {given.requests}"
-        result = {"command": command, "machine": machine, "version": prefixcache.__version__, "rows": rows}
-        given.write.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        keep(given.write, {"rows": rows})
     return 0 if all(row["ratio"] <= MOST for row in rows if row["groups"] == "full") else 1
 
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
-import json
 import os
-import platform
 import random
 import resource
 import statistics
@@ -37,6 +35,7 @@ from prefixcache import PrefixCache
 from prefixcache.designs.hash_chain.search import SEARCHES
 from prefixcache.keys import as_tokens
 from prefixcache.keys.layouts import make_chain
+from record import keep
 
 LONG = 32_768
 SIZE = 16
@@ -254,30 +253,13 @@ def main() -> None:
         "memory": lambda: memory_rows(arguments.blocks),
     }
     rows = []
-    load = os.getloadavg()
     for name in arguments.only or tables:
         for row in tables[name]():
             rows.append(row)
             p99 = "" if row.p99 is None else f"{row.p99:12.1f}"
             print(f"{row.what:48} {row.side:36} {row.median:12.5g} {row.unit:12} {p99}", flush=True)
     if arguments.write:
-        run = {
-            "command": " ".join(["python", "bench/hash_chain.py", *sys.argv[1:]]),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {processor()}",
-            "load": load,
-            "python": platform.python_version(),
-            "rows": [asdict(row) for row in rows],
-        }
-        arguments.write.parent.mkdir(parents=True, exist_ok=True)
-        arguments.write.write_text(json.dumps(run, indent=1) + "\n")
-
-
-def processor() -> str:
-    """The model name of the processor, where the system tells."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+        keep(arguments.write, {"rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

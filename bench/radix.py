@@ -17,7 +17,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import numpy as np
 
 from prefixcache import PrefixCache, Scope
 from prefixcache.designs import Holding, Prompt
+from record import keep
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rivals import sglang
@@ -293,24 +293,8 @@ def main() -> None:
             p99 = "" if row.p99 is None else f"{row.p99:12.1f}"
             print(f"{row.what:62} {row.side:14} {row.median:14.4g} {row.unit:10} {p99}", flush=True)
     if arguments.write:
-        run = {
-            "command": " ".join(["python", "bench/radix.py", *sys.argv[1:]]).replace(str(arguments.sglang), "FOLDER"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {processor()}",
-            "load": os.getloadavg(),
-            "python": platform.python_version(),
-            "sglang": sglang.VERSION if rivals else None,
-            "rows": [asdict(row) for row in rows],
-        }
-        arguments.write.parent.mkdir(parents=True, exist_ok=True)
-        arguments.write.write_text(json.dumps(run, indent=1) + "\n")
-
-
-def processor() -> str:
-    """The model name of the processor, where the system tells."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+        versions = {"sglang": sglang.VERSION} if rivals else {}
+        keep(arguments.write, {"rows": [asdict(row) for row in rows]}, **versions)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
-import platform
 import random
 import statistics
 import threading
@@ -32,11 +29,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import prefixcache
 from prefixcache import CopyWorkers, KVStore, PrefixCache, Request, Transfer
 from prefixcache.blocks.transfers import carry_out
+from record import keep
 
 SIZE, CAPACITY = 16, 500_000 // 16
 DESIGNS = ("radix", "hash_chain", "block_trie", "digest_chain")
@@ -235,7 +231,6 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=32, help="of 16 requests, in one round")
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
-    load = os.getloadavg()
     batches = Batches(stored=8 * BATCH)
     copy = block_copy(batches.store, 500)
     speed = speed_ups(batches, given.batches, given.copy_rounds)
@@ -253,22 +248,11 @@ def main() -> int:
     for row in lock:
         print(f"{row['design']}: {row['us_lock']:.1f} us, without lock {row['us_none']:.1f}, {row['ratio']:.3f}")
     if given.write:
-        machine = {"cpu": processor(), "cores": os.cpu_count(), "load": load}
-        command = f"python bench/threads.py --requests {given.requests} --rounds {given.rounds}"
-        command += f" --copy-rounds {given.copy_rounds} --batches {given.batches}"
-        result = {"command": command, "machine": machine, "version": prefixcache.__version__}
-        result |= {"python": platform.python_version(), "numpy": np.__version__}
-        result |= {"copy": copy, "holds": held, "speed": speed, "lock": lock}
-        given.write.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        keep(given.write, {"copy": copy, "holds": held, "speed": speed, "lock": lock})
     good = all(speed[name]["share"] >= LEAST_SHARE for name in ("workers", "themselves")) and all(
         row["ratio"] <= MOST_RATIO for row in lock
     )
     return 0 if good else 1
-
-
-def processor() -> str:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return models[0].split(": ")[1]
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ that each request computes, publishes and evicts 128 blocks. The last row is wha
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import statistics
 import time
@@ -22,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-import prefixcache
 from prefixcache import DESIGNS, Copy, KVStore, PrefixCache
+from record import keep
 
 SIZE, TOKENS, PROMPTS, ON_DEVICE = 16, 2048, 32, 4
 BLOCKS = TOKENS // SIZE
@@ -108,11 +106,7 @@ def main() -> None:
     block = moving_a_block()
     print(f"a block of 2 MiB, down and up: {block['us_p50']} us ({block['us_p99']})")
     if given.write:
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        machine = {"cpu": models[0].split(": ")[1], "cores": os.cpu_count(), "load": os.getloadavg()}
-        command = f"python bench/tiers.py --requests {given.requests}"
-        result = {"command": command, "machine": machine, "version": prefixcache.__version__, "rows": rows}
-        given.write.write_text(json.dumps(result | {"block": block}, indent=2) + "\n", encoding="utf-8")
+        keep(given.write, {"rows": rows, "block": block})
 
 
 if __name__ == "__main__":

@@ -11,33 +11,18 @@ neighbouring runs; a cold one at least 4.7 times a warm one at 2,048 tokens in c
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
-import transformers
 
 from prefixcache.engine import load
 from prefixcache.engine.ttft import CASES, measure
+from record import keep
 
 SETUPS = [("radix", 1), ("hash_chain", 16), ("block_trie", 32), ("digest_chain", 32)]
 MOST_OVER_FLOOR = 1.15
 LEAST_GAIN = {"system prompt": 4.7, "RAG": 8.9}
-
-
-def machine() -> dict[str, Any]:
-    """What ran this, and how busy it was."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.split(": ")[1] for line in lines if line.startswith("model name")]
-    cpu = models[0] if models else platform.processor()
-    return {"cpu": cpu, "cores": os.cpu_count(), "load": os.getloadavg()}
 
 
 def main() -> None:
@@ -63,14 +48,8 @@ def main() -> None:
         kept = row.over_floor <= MOST_OVER_FLOOR and row.cold / row.warm >= LEAST_GAIN.get(row.case.name, 0.0)
         rows.append(asdict(row) | {"over_floor": row.over_floor, "gain": row.cold / row.warm, "kept": kept})
     if given.write:
-        setup = {
-            "command": "python bench/ttft.py",
-            "machine": machine(),
-            "model": given.model,
-            "threads": given.threads,
-        }
-        document = setup | {"torch": torch.__version__, "transformers": transformers.__version__, "rows": rows}
-        given.write.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        figures = {"model": given.model, "threads": given.threads, "rows": rows}
+        keep(given.write, figures)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,6 @@ import argparse
 import gc
 import hashlib
 import json
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -34,11 +31,11 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from bench.record import keep
 from bench.rivals import dynamo, sglang, vllm
 from bench.rivals.ours import SETUPS, Ours
 from bench.rivals.side import Server, Side, Tokens, unpack
 
-from prefixcache import __version__
 from prefixcache.keys.layouts import make_chain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,43 +265,17 @@ def main() -> None:
     for entry in quoted:
         print(f"{entry['what']:52} {entry['who']:38} {entry['figure']:,} {entry['unit']} (quoted)")
     if arguments.write:
-        arguments.write.parent.mkdir(parents=True, exist_ok=True)
-        command = " ".join(["python", "-m", "bench.rivals.run", *sys.argv[1:]]).replace(str(folder), "FOLDER")
-        arguments.write.write_text(json.dumps(_document(command, faults, rows, quoted), indent=1) + "\n")
+        figures = {
+            "not_run": {name: fault for name, fault in faults.items() if fault},
+            "rows": [asdict(row) for row in rows],
+            "quoted": quoted,
+        }
+        versions = {"sglang": sglang.VERSION, "vllm": vllm.VERSION, "dynamo": dynamo.VERSION}
+        keep(arguments.write, figures, **{name: versions[name] for name in versions if not faults[name]})
 
 
 def _sglang(folder: Path) -> str:
     return unpack("sglang", sglang.VERSION, folder) or sglang.load(folder / "unpacked")
-
-
-def _document(command: str, faults: dict[str, str], rows: list[Row], quoted: list[Any]) -> dict[str, Any]:
-    versions = {"sglang": sglang.VERSION, "vllm": vllm.VERSION, "dynamo": dynamo.VERSION}
-    return {
-        "command": command,
-        "machine": {
-            "cpu": _processor(),
-            "cores": os.cpu_count(),
-            "load": [round(load, 2) for load in os.getloadavg()],
-            "system": f"{platform.system()} {platform.machine()}",
-        },
-        "versions": {
-            "prefixcache": __version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "xxhash": xxhash.VERSION,
-            **{name: version for name, version in versions.items() if not faults[name]},
-        },
-        "not_run": {name: fault for name, fault in faults.items() if fault},
-        "rows": [asdict(row) for row in rows],
-        "quoted": quoted,
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
 
 
 if __name__ == "__main__":

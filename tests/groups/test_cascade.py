@@ -112,6 +112,20 @@ def test_radix_keeps_what_is_in_use_and_what_got_its_value_back() -> None:
 
 
 @pytest.mark.parametrize("design", DESIGNS)
+def test_a_state_that_was_computed_again_is_not_the_next_to_leave(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=16, groups=[Full(), Recurrent()])
+    compute(cache.open(range(1, 9))).close()  # states after 4 and 8 tokens
+    compute(cache.open(range(101, 109))).close()
+    again = compute(cache.open(range(1, 9)))  # goes on from the one after 4, and makes the one after 8 once more
+    assert again.cached == 4
+    again.close()
+    assert cache.evict(2, group=1) == 2
+    assert cache.probe([*range(1, 9), 99]).cached == 8
+    assert cache.probe([*range(101, 109), 99]).cached == 0
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
 def test_a_state_in_use_is_spared(design: str) -> None:
     cache = cached(design)
     request = cache.open([*range(1, 5), 99])  # has yet to copy the state of the first block

@@ -160,6 +160,15 @@ class Values:
             if value in self._old:
                 idle.move_to_end(value, last=False)
 
+    def made_again(self, tree_block: int) -> None:
+        """What hangs there has been computed once more: if nobody uses it, it is the most recently released now.
+
+        Nothing hangs from a negative block, and what is under old weights still leaves first.
+        """
+        value = self.at(tree_block) if tree_block >= 0 else _NONE
+        if value in self._idle and value not in self._old:
+            self._idle.move_to_end(value)
+
     # -- room ---------------------------------------------------------------------------------------
 
     def allocate(self, blocks: int) -> array[int]:

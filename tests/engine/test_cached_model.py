@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextStreamer
 
-from prefixcache.engine import CachedModel, random_model
-from prefixcache.errors import OptionError, TokenError
+from prefixcache.engine import CachedModel, Engine, SamplingParams, random_model
+from prefixcache.errors import OptionError, RequestError, TokenError
 from tests.engine.small import VOCABULARY
 
 SMALL = {
@@ -199,6 +199,77 @@ def test_a_streamer_that_raises_ends_the_generation(cached: CachedModel) -> None
     assert cached.engine.idle
     assert cached.engine.cache.books().pinned == 0
     assert caught.traceback  # held until here: nothing waited for the collector
+
+
+def test_a_streamer_that_raises_at_the_prompt_ends_the_generation(cached: CachedModel) -> None:
+    class Full(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        cached.generate("x", max_new_tokens=20, streamer=Full())
+    cached.engine.step()
+    assert cached.engine.idle and cached.engine.computed_tokens == 0
+    assert cached.engine.cache.books().pinned == 0
+
+
+def test_who_is_given_up_with_the_step_of_another_is_told(cached: CachedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there is so far is no answer."""
+
+    class Other(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.values) == 3:
+                with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
+                    patch.setattr(cached.engine._runner, "run", broken)
+                    cached.engine.step()  # as another thread would
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    streamer = Other()
+    with pytest.raises(RequestError, match="generate: given up, because a step of the engine that another thread"):
+        cached.generate("x", max_new_tokens=20, streamer=streamer)
+    assert len(streamer.values) == 3 and not streamer.ended
+    assert cached.engine.idle and cached.engine.cache.books().pinned == 0
+
+
+def test_who_gets_no_room_is_told(pair: tuple[Any, Any]) -> None:
+    cached = CachedModel(*pair, memory=2**15)
+    cache = cached.engine.cache
+    in_the_way = cache.open(range(cache.capacity * cache.block_size - 20))
+    with pytest.raises(RequestError, match="generate: no room, because nobody gives back the blocks"):
+        cached.generate("far longer than what is left of the memory", max_new_tokens=2)
+    in_the_way.close()
+    assert cached.engine.idle and cache.books().pinned == 0
+
+
+def test_a_tokenizer_that_fails_leaves_nothing_behind(pair: tuple[Any, Any]) -> None:
+    """Neither what runs in the step that fails nor what is cancelled while it fails."""
+    model, tokenizer = pair
+
+    class Tokenizer:
+        broken = False
+
+        def __call__(self, text: str) -> Any:
+            return tokenizer(text)
+
+        def decode(self, tokens: list[int], **options: Any) -> str:
+            if self.broken:
+                raise OSError("no vocabulary")
+            return str(tokenizer.decode(tokens, **options))
+
+    failing = Tokenizer()
+    served = Engine(model, failing, memory=2**22, block_size=8)
+    jobs = served.submit_batch(["one", "two", "three"], SamplingParams(max_tokens=9, n=2, ignore_eos=True))
+    served.step()
+    late = served.submit("four")
+    served.cancel(late)
+    failing.broken = True
+    with pytest.raises(OSError, match="no vocabulary"):
+        served.step()
+    assert [delta.finish_reason for job in (*jobs, late) for delta in job.deltas].count("cancelled") == 7
+    assert served.idle and served.cache.books().pinned == 0
 
 
 def test_threads_get_what_is_theirs(pair: tuple[Any, Any], cached: CachedModel) -> None:

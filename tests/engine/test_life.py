@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -258,6 +259,39 @@ def test_a_stream_that_is_given_up_cancels_its_jobs() -> None:
     assert all_given_back(served)
 
 
+def test_a_stream_that_is_given_up_before_it_begins_cancels_its_jobs_too() -> None:
+    served = engine()
+    job = served.submit(list(range(20)), SamplingParams(max_tokens=50))
+    served.stream([job]).close()
+    served.step()
+    assert job.completions[0].finish_reason == "cancelled"
+    assert served.idle and served.computed_tokens == 0
+    assert all_given_back(served)
+
+
+def test_a_job_that_is_cancelled_behind_a_look_at_the_inbox_does_not_run() -> None:
+    """Another thread submits and cancels it when a step has taken what was submitted, and not what was cancelled."""
+
+    class Inbox(deque[Job]):
+        late: Job | None = None
+
+        def __bool__(self) -> bool:
+            if not len(self) and self.late is None:
+                self.late = served.submit(list(range(20)), SamplingParams(max_tokens=5))
+                served.cancel(self.late)
+                return False
+            return len(self) > 0
+
+    served = engine()
+    served._inbox = inbox = Inbox()
+    served.step()
+    assert inbox.late is not None
+    finish(served, [inbox.late])
+    assert [(delta.token, delta.finish_reason) for delta in inbox.late.deltas] == [(None, "cancelled")]
+    assert served.idle and served.computed_tokens == 0
+    assert all_given_back(served)
+
+
 def test_a_stream_begins_with_the_first_token_whoever_drove_before() -> None:
     """Another thread that drives may run a job between its submission and the first look at its stream."""
     served = engine()
@@ -304,6 +338,25 @@ def test_a_model_that_raises_leaves_no_block_behind(steps: int, monkeypatch: pyt
     assert all_given_back(served)
     finish(served, [waiting])
     assert answer(waiting) == greedy(small_model("llama"), np.arange(40, 60), 3)
+
+
+def test_a_fork_whose_copy_fails_leaves_no_block_behind_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    served, made = engine(), []
+    copy = served._pool.copy
+
+    def broken(copies: Any) -> None:
+        made.extend(copies)
+        if len(made) > 1:
+            raise RuntimeError("out of memory")
+        copy(copies)
+
+    monkeypatch.setattr(served._pool, "copy", broken)
+    job = served.submit(list(range(21)), SamplingParams(max_tokens=9, n=4))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        served.step()
+    assert len(made) == 2
+    assert [(delta.index, delta.finish_reason) for delta in job.deltas] == [(n, "cancelled") for n in range(4)]
+    assert served.idle and all_given_back(served)
 
 
 def test_prompts_and_cancellations_come_from_any_thread(seed: int) -> None:

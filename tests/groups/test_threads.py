@@ -16,7 +16,8 @@ from tests.model.stress import THREADS, Early, Stress, attempts_until_seen
 
 _ROUNDS = 20
 _SIZE, _BASE = 4, 26  # tokens per block of the tree, and of the prompts that others begin with
-_LEAST = 8  # hits, and copies and losses in every group, or a run showed nothing
+_LEAST = 8  # hits, and losses in every group, or a run showed nothing
+_LEAST_COPIES = 3  # in every group: a third or less of what the slowest of schedules makes
 # Blocks for about half of what eight threads would like to keep; states for most of their requests.
 _FULL, _WINDOW, _STATES = 56, 36, 20
 _SETS: dict[str, tuple[list[Any], list[int]]] = {
@@ -74,7 +75,7 @@ def test_eight_threads_lose_nothing_and_read_what_their_prefix_computed(name: st
     assert done.requests > THREADS * _ROUNDS // 2
     assert done.hits >= _LEAST, done
     for group, kind in enumerate(stress.cache.groups):
-        assert made[group] >= _LEAST, f"copies in each group: {made}"
+        assert made[group] >= _LEAST_COPIES, f"copies in each group: {made}"
         assert lost[group] >= _LEAST, f"losses in each group: {lost}"
         cut = done.no_checkpoint_tokens if isinstance(kind, Recurrent) else done.anchor_missing_tokens
         assert isinstance(kind, Full) or cut >= _LEAST, f"hits that {kind} cut: {done}"

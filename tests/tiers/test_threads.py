@@ -22,7 +22,7 @@ from tests.interleavings.tier_controls import (
 from tests.model.stress import THREADS, Early, Memory, Stress, User, attempts_until_seen
 
 _ROUNDS = 40
-_ATTEMPTS = 20
+_ATTEMPTS = 60  # to see that a rule is missing: one in three does where it is seldom seen
 _LEAST = 8  # hits, spills and loads of a run, or it showed nothing
 _SIZE, _DEVICE, _HOST, _BASE = 4, 40, 30, 26
 _TURNS = 30_000  # of a copy that takes its time

@@ -12,7 +12,7 @@ import torch
 from prefixcache.engine.engine import Engine
 from prefixcache.engine.sampling import SamplingParams
 from prefixcache.engine.sequence import Job
-from prefixcache.errors import OptionError, whole_number
+from prefixcache.errors import OptionError, RequestError, whole_number
 
 HONOURED = frozenset(
     {
@@ -47,6 +47,12 @@ _NEUTRAL: dict[str, Any] = {
     "use_cache": True,
 }
 _NO_MATTER = frozenset({"_from_model_config", "bos_token_id", "tokenizer", "transformers_version"})
+
+# Ends that a caller must not take for an answer.
+_CUT_SHORT = {
+    "cancelled": "given up, because a step of the engine that another thread drove has failed",
+    "refused": "no room, because nobody gives back the blocks that are in the way",
+}
 
 # What transformers takes where nobody says anything.
 _NEW_TOKENS = 20
@@ -96,7 +102,8 @@ class CachedModel:
         [batch * num_return_sequences, longest], padded on the right. For texts the new text of each, cut
         before a stop string: a text for a text, when one sample is asked for, else a list.
 
-        Raises `OptionError` naming an argument that cannot be honoured.
+        Raises `OptionError` naming an argument that cannot be honoured, and `RequestError` when the answer was cut
+        short from outside: a step that another thread drove has failed, or blocks that it needs are never given back.
         """
         settings = _Settings.read(self.model, generation_config, arguments)
         given = input_ids if inputs is None else inputs
@@ -128,6 +135,9 @@ class CachedModel:
             for delta in deltas:
                 if streamer is not None and delta.token is not None:
                     streamer.put(torch.tensor([delta.token]))
+        for reason in (completion.finish_reason for job in jobs for completion in job.completions):
+            if reason in _CUT_SHORT:
+                raise RequestError(f"generate: {_CUT_SHORT[reason]}")
         if streamer is not None:
             streamer.end()
         return jobs

@@ -30,6 +30,7 @@ from prefixcache.keys import Scope
 log = logging.getLogger("prefixcache.engine")
 
 _SHARE_OF_CHECKPOINTS = 0.1  # of the KV memory; only models with recurrent layers need any
+_BEGUN: Any = None
 
 
 class Engine:
@@ -196,14 +197,21 @@ class Engine:
         """Drive the engine until these jobs are finished and yield all their deltas; others go on beside them.
 
         Each job's deltas come in order and from the first one on, whenever and by whoever it was driven: several
-        threads may stream at once, each with jobs of its own. An iterator that is given up, or an interrupt,
-        cancels those that are not finished.
+        threads may stream at once, each with jobs of its own. An iterator that is given up, begun or not, or an
+        interrupt, cancels those that are not finished.
         """
-        for job in jobs:
+        given = list(jobs)
+        for job in given:
             self._require_own(job, "stream")
-        told = dict.fromkeys(jobs, 0)
+        deltas = self._deltas(dict.fromkeys(given, 0))
+        next(deltas)  # closing a generator that has not begun would do nothing
+        return deltas
+
+    def _deltas(self, told: dict[Job, int]) -> Generator[Delta, None, None]:
+        """What `stream` yields, behind something that is nobody's; `told`: how many of each job's were yielded."""
         unfinished = True
         try:
+            yield _BEGUN
             while unfinished:
                 with self._driver:  # between two steps: who is finished has all of its deltas
                     unfinished = not all(job.finished for job in told)
@@ -220,7 +228,8 @@ class Engine:
     def step(self) -> list[Delta]:
         """Run at most `step_tokens` tokens: one for every sequence that decodes, then chunks of prompts.
 
-        If the model raises, everything that runs is given up, so that no block stays behind, and the error goes on.
+        If the model or the tokenizer raises, everything that runs is given up, so that no block stays behind, and
+        the error goes on.
         """
         with self._driver:
             deltas: list[Delta] = []
@@ -242,10 +251,11 @@ class Engine:
             return deltas
 
     def _take_inbox(self, deltas: list[Delta]) -> None:
+        cancelled = len(self._cancelled)  # counted first: who is cancelled after a look at the inbox may be in there
         while self._inbox:
             # The other samples of a prompt begin as forks of the first.
             self._scheduler.waiting.add(self._inbox.popleft().sequences[0])
-        while self._cancelled:
+        for _ in range(cancelled):
             for sequence in self._cancelled.popleft().sequences:
                 if sequence.finish_reason is None:
                     deltas.append(self._end(sequence, "cancelled"))
@@ -423,8 +433,7 @@ class Engine:
     def _end(
         self, sequence: Sequence, reason: str, token: int | None = None, text: str = "", chosen: Logprob | None = None
     ) -> Delta:
-        if sequence.stream is not None:
-            text += sequence.stream.finish()
+        text += sequence.last_text(given_up=reason == "cancelled")
         self._finish(sequence, reason)
         return self._delta(sequence, token, text, chosen)
 

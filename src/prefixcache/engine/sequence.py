@@ -146,9 +146,9 @@ class Sequence:
 
     @property
     def with_unborn(self) -> list[Sequence]:
-        """This sample, and with the first one before its first token those that would begin as its forks."""
+        """This sample, and with the first one before its first token those to be forked from it; while unfinished."""
         siblings = self.job.sequences[1:] if self.index == 0 and not self.output else []
-        return [self, *(sibling for sibling in siblings if sibling.finish_reason is None)]
+        return [member for member in (self, *siblings) if member.finish_reason is None]
 
     @property
     def has_room(self) -> bool:
@@ -160,6 +160,15 @@ class Sequence:
         """The sample so far, as a value."""
         text = self.stream.text if self.stream is not None else ""
         return Completion(self.index, tuple(self.output), text, self.finish_reason, tuple(self.logprobs))
+
+    def last_text(self, given_up: bool) -> str:
+        """The text that was held back. What is given up has to go, also where its tokenizer fails: without it then."""
+        try:
+            return self.stream.finish() if self.stream is not None else ""
+        except Exception:
+            if given_up:
+                return ""
+            raise
 
     def tokens(self, start: int = 0, end: int | None = None) -> np.ndarray:
         """Known tokens from `start` to `end`, uint32."""

@@ -126,6 +126,18 @@ def test_a_state_that_was_computed_again_is_not_the_next_to_leave(design: str) -
 
 
 @pytest.mark.parametrize("design", DESIGNS)
+def test_window_blocks_that_were_computed_again_are_not_the_next_to_leave(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=16, groups=[Full(), Window(12)])
+    compute(cache.open(range(1, 13))).close()
+    compute(cache.open(range(101, 113))).close()
+    compute(cache.open(range(1, 13), read=False)).close()  # has its own blocks, and gives them back
+    assert cache.evict(3, group=1) == 3
+    assert cache.probe([*range(1, 13), 99]).cached == 12
+    assert cache.probe([*range(101, 113), 99]).cached == 0
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
 def test_a_state_in_use_is_spared(design: str) -> None:
     cache = cached(design)
     request = cache.open([*range(1, 5), 99])  # has yet to copy the state of the first block

@@ -108,9 +108,7 @@ class RecurrentSide(Side):
             worth = self.checkpoints(table, length - 1, length)
             if rest or not worth or not self.values.available:  # one more block is needed to go on with
                 return []
-        home = stored.homes[(length - 1) // self.tree_size]
-        if not self.values.attach([home], [state]):
-            self.values.made_again(home)
+        if not self.values.attach([stored.homes[(length - 1) // self.tree_size]], [state]):
             return []
         if rest:
             self.values.shorten(state, rest)

@@ -109,7 +109,8 @@ class Values:
     def attach(self, places: Sequence[int], values: Sequence[int]) -> list[int]:
         """Private blocks become values where their place is bare, pinned once by the one who had them.
 
-        Returned are the indices of those that did. A negative place is none. O(values).
+        Returned are the indices of those that did. A negative place is none. Where a value hangs already, it has been
+        computed once more: if nobody uses it, it is the most recently released now. O(values).
         """
         of = self._of
         if (lacking := max(places, default=_NONE) + 1 - len(of)) > 0:
@@ -120,7 +121,14 @@ class Values:
             of[place] = value
             self._place[value] = place
             self._pins[value] = 1
+        if len(attached) < len(places):
+            self._refresh(of[place] for place in places if place >= 0)
         return attached
+
+    def _refresh(self, values: Iterable[int]) -> None:
+        for value in values:
+            if value in self._idle and value not in self._old:  # what is under old weights still leaves first
+                self._idle.move_to_end(value)
 
     def shorten(self, value: int, tokens: int) -> None:
         """The value is of an unfilled block: it covers so many tokens."""
@@ -159,15 +167,6 @@ class Values:
             idle[value] = None
             if value in self._old:
                 idle.move_to_end(value, last=False)
-
-    def made_again(self, tree_block: int) -> None:
-        """What hangs there has been computed once more: if nobody uses it, it is the most recently released now.
-
-        Nothing hangs from a negative block, and what is under old weights still leaves first.
-        """
-        value = self.at(tree_block) if tree_block >= 0 else _NONE
-        if value in self._idle and value not in self._old:
-            self._idle.move_to_end(value)
 
     # -- room ---------------------------------------------------------------------------------------
 

@@ -37,6 +37,29 @@ def test_what_leaves_full_attention_takes_the_other_groups_along(design: str) ->
     assert [cache.books(group).free for group in range(3)] == [16, 16, 16]
 
 
+@pytest.mark.parametrize("own", [2, 4, 8])
+@pytest.mark.parametrize("eviction", ["lru", "fifo"])
+def test_what_hangs_from_one_of_several_copies_stays_until_the_last_of_them_goes(eviction: str, own: int) -> None:
+    groups = [Full(), Window(8, block_size=own), Recurrent(8)]
+    cache = PrefixCache("hash_chain", block_size=4, capacity=32, groups=groups, duplicates="keep", eviction=eviction)
+    twins = [cache.open([*range(16), end]) for end in (1, 2)]
+    for end in (8, 16, 17):
+        for twin in twins:
+            twin.computed(end)
+        for twin in twins:
+            twin.copied()
+    for twin in twins:
+        twin.close()
+    assert (cache.books(0).idle, cache.books(1).idle, cache.books(2).idle) == (8, 16 // own, 2)
+    for _ in range(4):
+        assert cache.evict(1) == 1
+        cache.check()
+        assert cache.probe([*range(16), 99]).cached == 16
+    assert cache.evict(ALL) == 4
+    assert [cache.books(group).free for group in range(3)] == [32, 32, 32]
+    cache.check()
+
+
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_lost_anchor_takes_the_state_along_that_nobody_could_resume_from(design: str) -> None:
     cache = cached(design)

@@ -79,12 +79,14 @@ class BlockPool:
     Attributes:
         free_list: where empty blocks wait; a design with an order of its own puts it here before it lends any.
         freed: told of blocks that are nobody's any more; None when nobody listens.
+        replaced: told before it of (block, heir) where lookups take another copy from now on; None when nobody listens.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = whole_number(capacity, "capacity", least=1, most=MAX_BLOCKS)
         self.free_list: FreeList = FreeStack()
         self.freed: Callable[[Sequence[int]], None] | None = None
+        self.replaced: Callable[[Sequence[tuple[int, int]]], None] | None = None
         self._fresh = 0  # ids from here on were never lent
         self._quarantined = 0
         self._written = bytearray()  # by id: whether it ever held tokens

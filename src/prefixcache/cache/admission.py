@@ -100,6 +100,8 @@ class Admission:
     def _match(self, asked: Asked, limit: int) -> tuple[Match, int]:
         """The hit within the first `limit` tokens, and what a draft model costs of it."""
         core, options = self.core, self.core.options
+        if core.groups is not None:
+            return self._match_in_groups(core.groups, asked, limit)
         if options.backoff and limit:
             first = core.match(asked.prompt, asked.length)
             match = core.match(asked.prompt, max(min(limit, first.found - options.backoff), 0))
@@ -111,6 +113,21 @@ class Admission:
             _leave_to_draft(match, first, 1)
             return match, first.found - match.found
         return match, match.dropped
+
+    def _match_in_groups(self, groups: Groups, asked: Asked, limit: int) -> tuple[Match, int]:
+        """The same with attention groups: a draft model's tokens are the last of what the tree has of the whole prompt.
+
+        So where a group ends the hit before them, nothing more is lost.
+        """
+        prompt, options, tree = asked.prompt, self.core.options, self.core.design
+        behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
+        if not behind:
+            match = groups.match(prompt, limit)
+            return match, match.dropped
+        known = tree.match(prompt, asked.length).found
+        match = groups.match(prompt, max(min(limit, known - behind), 0))
+        within = known if known <= limit else tree.match(prompt, limit).found
+        return match, within - match.found - match.cut
 
     def _why_not_read(self, ask: Ask) -> str:
         if ask.asked.why_not:

@@ -85,6 +85,7 @@ class Groups:
         self._lookup = Lookup(design, self.sides)
         design.watch_leaves(self._ends_a_hit)
         design.pool.freed = self._freed
+        design.pool.replaced = self._replaced
 
     def _side(self, group: int, kind: Kind) -> Side:
         size, events = self.design.block_size, self._events
@@ -114,6 +115,11 @@ class Groups:
         """These blocks of the tree are in it no more."""
         for side in self.sides:
             side.values.left(blocks)
+
+    def _replaced(self, heirs: Sequence[tuple[int, int]]) -> None:
+        """Of these blocks of the tree others are found from now on: what hangs from them hangs from those."""
+        for side in self.sides:
+            side.values.move(heirs)
 
     def _anchors_lost(self, blocks: Sequence[int]) -> None:
         """No hit can end at these blocks of the tree any more: a state kept there would never be used."""

@@ -113,8 +113,7 @@ class Values:
         computed once more: if nobody uses it, it is the most recently released now. O(values).
         """
         of = self._of
-        if (lacking := max(places, default=_NONE) + 1 - len(of)) > 0:
-            of.frombytes(b"\xff" * (lacking * of.itemsize))
+        self._know(max(places, default=_NONE))
         attached = [index for index, place in enumerate(places) if place >= 0 and of[place] == _NONE]
         for index in attached:
             place, value = places[index], values[index]
@@ -129,6 +128,22 @@ class Values:
         for value in values:
             if value in self._idle and value not in self._old:  # what is under old weights still leaves first
                 self._idle.move_to_end(value)
+
+    def _know(self, last: int) -> None:
+        """Places up to this one can have values."""
+        if (lacking := last + 1 - len(self._of)) > 0:
+            self._of.frombytes(b"\xff" * (lacking * self._of.itemsize))
+
+    def move(self, heirs: Iterable[tuple[int, int]]) -> None:
+        """What hangs from the first block of each pair hangs from the second one now, where that place is bare."""
+        of, wide = self._of, self.per_block
+        for block, heir in heirs:
+            for value in self._hanging((block,)):
+                place = self._place[value] + (heir - block) * wide
+                self._know(place)
+                if of[place] == _NONE:
+                    of[self._place[value]], of[place] = _NONE, value
+                    self._place[value] = place
 
     def shorten(self, value: int, tokens: int) -> None:
         """The value is of an unfilled block: it covers so many tokens."""

@@ -57,7 +57,7 @@ class HashChainDesign(Design):
         self._memo = ChainMemo(self._chain)
         self._search = SEARCHES[self.options.search]
         self.lookups = 0  # of the last search, for tests
-        self._index = Index()
+        self._index = Index(self.pool)
         self.trusted_keys = self._chain.trusted
         vouched_for = self._chain.trusted and self._chain.covers_extras
         self._content = None if vouched_for else Content(self._chain, self._index)

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from prefixcache.blocks.pool import BlockPool
 from prefixcache.designs.hash_chain.run import Run
 from prefixcache.designs.outline import OutlineNode, outline_of
 from prefixcache.errors import InvariantError
@@ -19,13 +20,17 @@ Part: TypeAlias = tuple[Run, int, int]  # the blocks [start, end) of a prompt, w
 class Index:
     """See the module.
 
+    Args:
+        pool: told when lookups take another copy of a key.
+
     Attributes:
         oldest: by key, the run of the block that a lookup takes.
         copies: by key, all runs that hold a block of it in the order in which these came; only keys with
             several.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
         self.oldest: dict[bytes, Run] = {}
         self.copies: dict[bytes, list[Run]] = {}
 
@@ -144,10 +149,18 @@ class Index:
         gone = len(keys)
         if self.copies:
             gone -= sum([self._drop_copy(key, run) for key in keys])
+            if self._pool.replaced is not None and gone < len(keys):
+                last = run.start + at + count - 1
+                self._pool.replaced([(blocks[i], self._block(keys[i], last - i)) for i in range(gone, count)])
         oldest = self.oldest
         for key in keys[:gone] if gone < len(keys) else keys:
             del oldest[key]
         return blocks, keys, gone
+
+    def _block(self, key: bytes, index: int) -> int:
+        """The block that a lookup takes of a key, which stands at this index of its prompt."""
+        run = self.oldest[key]
+        return run.blocks[index - run.start]
 
     def _drop_copy(self, key: bytes, run: Run) -> bool:
         """Whether the run held one of several copies of this key, which it does no longer."""

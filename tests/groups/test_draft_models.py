@@ -1,0 +1,60 @@
+"""What a draft model costs of a hit where groups cut it too: nothing, if the tree goes on behind the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from prefixcache import Full, PrefixCache, Recurrent, Request, Window
+from prefixcache.designs.groups import Kind
+
+DESIGNS = ["radix", "hash_chain", "block_trie", "digest_chain", "naive"]
+DRAFTS = [{"lookahead": 1, "lookahead_by": "drop"}, {"backoff": 3}]
+
+
+def make(design: str, groups: Sequence[Kind], options: dict[str, Any]) -> PrefixCache:
+    return PrefixCache(design, block_size=4, capacity=64, groups=[Full(), *groups], **options)
+
+
+def run(request: Request, *ends: int) -> None:
+    """Compute it in steps that end there, and close it."""
+    for end in (*ends, request.length):
+        request.computed(end)
+        request.copied()
+    request.close()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("options", DRAFTS)
+def test_a_state_in_front_of_what_is_left_to_the_draft_model_ends_the_hit(design: str, options: dict[str, Any]) -> None:
+    cache = make(design, [Recurrent(8)], options)
+    run(cache.open(range(23)), 8)
+    assert cache.probe([*range(12), 99]).cached == 8  # the tokens behind it are known to be the same
+    assert cache.probe([*range(8), 99]).cached == 0
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("options", DRAFTS)
+def test_a_hit_that_a_coarser_window_ends_loses_no_block_of_its(design: str, options: dict[str, Any]) -> None:
+    cache = make(design, [Window(8, block_size=8)], options)
+    run(cache.open(range(32)))
+    assert cache.probe([*range(20), 99]).cached == 16
+    assert cache.probe([*range(16), 99]).cached == 8
+
+
+@pytest.mark.parametrize("options", DRAFTS[:1])
+def test_the_last_token_of_a_prompt_tells_the_draft_model_what_follows(options: dict[str, Any]) -> None:
+    cache = PrefixCache.preset("vllm-1", block_size=4, capacity=64, groups=[Full(), Window(4)], **options)
+    run(cache.open(range(16)))
+    assert [cache.probe(range(length)).cached for length in (13, 15, 16)] == [8, 8, 12]
+    assert cache.probe([*range(16), 99]).cached == 12
+
+
+def test_what_is_left_to_a_draft_model_is_told_apart_from_what_a_group_cuts() -> None:
+    cache = make("hash_chain", [Recurrent(8)], DRAFTS[0])
+    run(cache.open(range(23)), 8)
+    assert cache.probe([*range(12), 99]).reason == "lookahead"
+    request = cache.open([*range(16), 99])  # of 16 tokens 4 are left to the draft model, and no state was kept after 12
+    assert (request.cached, cache.stats().lookahead_tokens, cache.stats().no_checkpoint_tokens) == (8, 4, 4)

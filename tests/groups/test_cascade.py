@@ -161,6 +161,43 @@ def test_window_blocks_that_were_computed_again_are_not_the_next_to_leave(design
 
 
 @pytest.mark.parametrize("design", DESIGNS)
+def test_a_window_block_of_a_twin_takes_the_place_of_one_that_was_evicted(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[16, 8], groups=[Full(), Window(8)])
+    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
+    for request in (first, twin):
+        request.computed(9)
+    first.close()
+    cache.evict(ALL, group=1)
+    assert cache.probe([*range(8), 9]).cached == 0
+    twin.append(3)
+    twin.computed(10)
+    assert cache.probe([*range(8), 9]).cached == 8
+    assert cache.evict(ALL, group=1) == 0  # in use
+    twin.close()
+    assert cache.probe([*range(8), 9]).cached == 8
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_what_a_twin_computes_anew_after_going_back_is_not_taken_for_what_it_had(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[16, 12], groups=[Full(), Window(8)])
+    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
+    for request in (first, twin):
+        request.computed(9)
+    first.close()
+    twin.rewind(6)
+    twin.copied()
+    twin.append([40, 41, 42])
+    cache.evict(ALL, group=1)
+    twin.computed(7)
+    assert cache.probe([*range(8), 9]).cached <= 4  # not the block that is being written again
+    twin.computed(9)
+    assert cache.probe([*range(6), 40, 41, 9]).cached == 8
+    twin.close()
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
 def test_a_state_in_use_is_spared(design: str) -> None:
     cache = cached(design)
     request = cache.open([*range(1, 5), 99])  # has yet to copy the state of the first block

@@ -101,6 +101,8 @@ class SideTable:
         owned: as many flags: whether the block hangs from the tree.
         first: entries before this one are out of reach for good (behind the sinks).
         settled: entries before this one have been offered to the tree, or never will be.
+        twice: windows: entries before `settled` that the tree had from somebody else. As long as they are private they
+            are offered again: what hangs there may be evicted before they are out of reach.
         sources: pinned at the claim, to be copied from: (entry, value, tokens).
         prompt_length, branch: recurrent: tokens of the prompt, and the length up to which others share it although
             no state was kept there (0: none).
@@ -110,6 +112,7 @@ class SideTable:
     owned: bytearray = field(default_factory=bytearray)
     first: int = 0
     settled: int = 0
+    twice: list[int] = field(default_factory=list)
     sources: list[tuple[int, int, int]] = field(default_factory=list)
     prompt_length: int = 0
     branch: int = 0

@@ -190,9 +190,12 @@ class WindowSide(Side):
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
         size, length = self.block_size, stored.length
         whole = min(length // size, len(table.blocks))
-        entries = [e for e in range(table.settled, whole) if table.blocks[e] != NOTHING and not table.owned[e]]
+        offered = [entry for entry in table.twice if entry < whole]
+        offered += range(table.settled, whole)
+        entries = [entry for entry in offered if table.blocks[entry] != NOTHING and not table.owned[entry]]
         table.settled = max(table.settled, whole)
         kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
+        table.twice = [entry for entry in entries if not table.owned[entry]]
         rest = length - table.settled * size
         if rest > 0 and stored.ended and self._coarse == 1 and table.settled < len(table.blocks):
             entry = table.settled
@@ -312,6 +315,7 @@ class WindowSide(Side):
         del table.blocks[keep:], table.owned[keep:]
         table.first = min(table.first, self._first(back.after))
         table.settled = min(table.settled, again.start)
+        table.twice = [entry for entry in table.twice if entry < again.start]
         wanted = []
         for entry in again:
             if not self._must_stay(table, entry, back.computed):

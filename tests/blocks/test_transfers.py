@@ -285,7 +285,7 @@ def test_numbers_below_one_are_refused(arguments: dict[str, Any]) -> None:
 def test_workers_that_cannot_be_started_refuse_and_leave_the_request_as_it_was() -> None:
     cache, workers = _cache(), CopyWorkers(Memory(), workers=1)
     request = _open(cache, 50)
-    usual = threading.stack_size(1 << 40)  # more than there is: no thread can be started
+    usual = threading.stack_size(1 << 60)  # more than can be addressed: no thread can be started
     try:
         with pytest.raises(RequestError, match="no copy worker can be started"):
             workers.submit(request)

@@ -12,6 +12,7 @@ from transformers import (
     BertConfig,
     BertLMHeadModel,
     JambaConfig,
+    Lfm2Config,
     LlamaConfig,
     LlamaModel,
     MambaConfig,
@@ -167,6 +168,10 @@ def test_other_models_are_refused_with_the_reason() -> None:
             # No word in its configuration says that it looks ahead: the comparison of one pass with two does.
             BertLMHeadModel(BertConfig(**SMALL, num_attention_heads=2, initializer_range=0.3)).eval(),
             r"\(bert\) cannot be resumed exactly",
+        ),
+        (
+            AutoModelForCausalLM.from_config(Lfm2Config(**SMALL, **ATTENTION, layer_types=["conv", "conv"])).eval(),
+            r"Lfm2ForCausalLM \(lfm2\) has no attention layer",
         ),
     ]
     for model, reason in cases:

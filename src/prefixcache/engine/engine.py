@@ -30,7 +30,7 @@ from prefixcache.keys import Scope
 log = logging.getLogger("prefixcache.engine")
 
 _SHARE_OF_CHECKPOINTS = 0.1  # of the KV memory; only models with recurrent layers need any
-_BEGUN: Any = None
+_BEGUN: Any = None  # what an iterator of deltas yields to nobody, so that closing it runs its end
 
 
 class Engine:
@@ -98,6 +98,7 @@ class Engine:
         self._inbox: deque[Job] = deque()
         self._cancelled: deque[Job] = deque()
         self._numbers = iter(range(2**62))
+        self._counting = threading.Lock()
         self._mark = object()  # its jobs carry it: they outlive the engine and must not keep it alive
 
     # -- asking -------------------------------------------------------------------------------------
@@ -158,7 +159,9 @@ class Engine:
         tokens = self.encode(prompt)
         self._intake.check(tokens, params, scope, opening)
         read = params.prompt_logprobs is None
-        job = Job(next(self._numbers), tokens, params, scope, opening | {"read": read}, self._mark)
+        with self._counting:
+            number = next(self._numbers)
+        job = Job(number, tokens, params, scope, opening | {"read": read}, self._mark)
         if not read:
             job.prompt_logprobs = [None] * len(tokens)
         job.sequences = [self._sequence(job, index) for index in range(params.n)]
@@ -174,7 +177,7 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether a step would find nothing to do."""
+        """Whether a step would find nothing to do: for the thread that drives, between two steps."""
         return self._scheduler.idle and not self._inbox and not self._cancelled
 
     @property

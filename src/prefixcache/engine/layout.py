@@ -66,7 +66,7 @@ class Layout:
 def read_layout(model: Any) -> Layout:
     """The layout of a loaded model, from its configuration and the shapes that one token leaves in a cache.
 
-    Raises `OptionError` naming a kind of layer that has no place in a pool of blocks.
+    Raises `OptionError` naming a kind of layer that has no place in a pool of blocks, or if none has KV.
     """
     config = model.config.get_text_config(decoder=True)
     types, arguments = get_layer_types_and_kwargs(config)
@@ -77,6 +77,8 @@ def read_layout(model: Any) -> Layout:
                 f"layer {index} of {config.model_type} is of the kind {name!r}: "
                 f"expected one of {', '.join(sorted(known))}"
             )
+    if not (ATTENTION | BOTH).intersection(types):
+        raise OptionError(f"{type(model).__name__} ({config.model_type}) has no attention layer: it has no KV to reuse")
     states = tuple(
         int(layer.get("number_of_states", 1)) if name in RECURRENT | BOTH else 0
         for name, layer in zip(types, arguments, strict=True)

@@ -65,8 +65,7 @@ def figure(value: float | None) -> str:
 
 
 def machine(entry: dict[str, Any]) -> str:
-    load = entry["load"][0] if "load" in entry else entry["load_before"]
-    return f"{entry['cpu']}, {entry['cores']} cores, load {load:.0f}"
+    return f"{entry['cpu']}, {entry['cores']} cores, load {entry['load'][0]:.0f}"
 
 
 # -- the main job ---------------------------------------------------------------------------------

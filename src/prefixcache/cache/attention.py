@@ -41,7 +41,8 @@ def go_back(core: Core, groups: Groups, request: Request, length: int) -> list[t
     if request.pending:
         raise RequestError(f"rewind({length}): copies are pending; do them, then copied()")
     computed = request.computed_tokens
-    back = Back(length, computed, min(computed, length - core.design.ahead))
+    after = min(computed, length - core.design.ahead)
+    back = Back(length, computed, after, lambda: groups.homes(request.holding))
     if why := groups.why_not_back(request.holding, back):
         raise RequestError(f"rewind({length}): {why}; close it, and open its first {length} tokens instead")
     return groups.go_back(request.holding, back)

@@ -15,7 +15,6 @@ from math import lcm
 
 import numpy as np
 
-from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.kinds import Recurrent
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
 from prefixcache.designs.groups.values import Present, Values
@@ -135,26 +134,25 @@ class RecurrentSide(Side):
 
     # -- going back ---------------------------------------------------------------------------------
 
-    def _kept_at(self, holding: Holding, length: int) -> int:
-        """The state kept after this many tokens of the request, or -1."""
-        index = (length - 1) // self.tree_size
-        if length % self.tree_size or index >= holding.held:
-            return NOTHING
-        return self.values.at(holding.table[index])
+    def _kept_at(self, back: Back) -> int:
+        """The state kept after the tokens that stay, or -1."""
+        index = (back.after - 1) // self.tree_size
+        homes = back.homes() if back.after % self.tree_size == 0 else ()
+        return self.values.at(homes[index]) if index < len(homes) and homes[index] >= 0 else NOTHING
 
-    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
+    def can_go_back(self, table: SideTable, back: Back) -> int:
         if back.after == back.computed or not back.after:
             return 0
-        state = self._kept_at(holding, back.after)
+        state = self._kept_at(back)
         if state == NOTHING:
             return -1
         # The state that it pins cannot make room.
         return 1 + self.values.is_idle(state) if self.values.pool.shared(table.blocks[0]) else 0
 
-    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
+    def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
         if back.after == back.computed or not back.after:
             return []
-        state = self._kept_at(holding, back.after)
+        state = self._kept_at(back)
         self.values.pin((state,))
         if self.values.pool.shared(table.blocks[0]):  # a fork has yet to copy out of it
             self.values.pool.give((table.blocks[0],))

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.kinds import Window
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
 from prefixcache.designs.groups.values import Present, Values
@@ -265,19 +264,21 @@ class WindowSide(Side):
 
     # -- going back ---------------------------------------------------------------------------------
 
-    def _returning(self, table: SideTable, holding: Holding, back: Back) -> list[tuple[int, int]] | None:
+    def _returning(self, table: SideTable, back: Back) -> list[tuple[int, int]] | None:
         """(entry, value) to pin again before going back; None when one of them has gone."""
+        entries = range(self._first(back.after), min(table.first, -(-back.length // self.block_size)))
+        homes = back.homes() if entries else ()
         found = []
-        for entry in range(self._first(back.after), min(table.first, -(-back.length // self.block_size))):
+        for entry in entries:
             index, offset = self._home(entry)
-            value = self.values.at(holding.table[index], offset) if index < holding.held else NOTHING
+            value = self.values.at(homes[index], offset) if index < len(homes) and homes[index] >= 0 else NOTHING
             if value == NOTHING or self.values.covers(value, self.block_size) < self.block_size:
                 return None
             found.append((entry, value))
         return found
 
-    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
-        returning = self._returning(table, holding, back)
+    def can_go_back(self, table: SideTable, back: Back) -> int:
+        returning = self._returning(table, back)
         if returning is None:
             return -1
         back_again = dict(returning)
@@ -305,8 +306,8 @@ class WindowSide(Side):
         shared = self.values.pool.shared(table.blocks[entry]) and entry * self.block_size < computed
         return bool(table.owned[entry]) or shared
 
-    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
-        for entry, value in self._returning(table, holding, back) or ():
+    def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
+        for entry, value in self._returning(table, back) or ():
             self.values.pin((value,))
             table.blocks[entry], table.owned[entry] = value, True
         again, covered = self._written_again(table, back), self._covered(table, back.length)

@@ -23,6 +23,8 @@ def release_groups(core: Core, groups: Groups, request: Request, length: int, in
     computed = request.computed_tokens
     # With copies unfinished nobody knows what is written, and a step in flight goes on in the same state.
     unsure = bool(request.pending) or in_flight
+    if request.pending:
+        groups.forget_twins(request.holding)
     _store(core, groups, request, length, -1 if unsure else computed, ended=not in_flight)
     targets = {(copy.group, copy.target) for copy, _ in request.pending} if in_flight else None
     written = max(computed - core.design.ahead, 0)

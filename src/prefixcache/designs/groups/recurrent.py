@@ -107,7 +107,9 @@ class RecurrentSide(Side):
             worth = self.checkpoints(table, length - 1, length)
             if rest or not worth or not self.values.available:  # one more block is needed to go on with
                 return []
-        if not self.values.attach([stored.homes[(length - 1) // self.tree_size]], [state]):
+        place = stored.homes[(length - 1) // self.tree_size]
+        if not self.values.attach([place], [state]):
+            self.values.made_again([place])
             return []
         if rest:
             self.values.shorten(state, rest)

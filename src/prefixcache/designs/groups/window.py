@@ -189,12 +189,16 @@ class WindowSide(Side):
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
         size, length = self.block_size, stored.length
         whole = min(length // size, len(table.blocks))
-        offered = [entry for entry in table.twice if entry < whole]
-        offered += range(table.settled, whole)
-        entries = [entry for entry in offered if table.blocks[entry] != NOTHING and not table.owned[entry]]
-        table.settled = max(table.settled, whole)
+        begin, again = table.settled, [entry for entry in table.twice if entry < whole]
+        again += range(begin, whole)
+        entries = [entry for entry in again if table.blocks[entry] != NOTHING and not table.owned[entry]]
+        table.settled = max(begin, whole)
         kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
         table.twice = [entry for entry in entries if not table.owned[entry]]
+        if table.twice and table.twice[-1] >= begin:
+            made_again = [entry for entry in table.twice if entry >= begin or entry < self._sinks]
+            let_go = self._as_let_go(made_again, stored.computed)
+            self.values.made_again(self._places(stored.homes, let_go))
         rest = length - table.settled * size
         if rest > 0 and stored.ended and self._coarse == 1 and table.settled < len(table.blocks):
             entry = table.settled
@@ -204,7 +208,15 @@ class WindowSide(Side):
                 kept += self._attach(table, stored, [entry], [place])
                 if table.owned[entry]:
                     self.values.shorten(table.blocks[entry], rest)
+                else:
+                    self.values.made_again([place])
         return kept
+
+    def _as_let_go(self, entries: Sequence[int], computed: int) -> list[int]:
+        """In the order in which a request lets go of them: what is out of reach, then from the tail, the sinks last."""
+        first = self._first(computed)
+        gone = [entry for entry in entries if self._sinks <= entry < first]
+        return gone + [entry for entry in reversed(entries) if entry >= first or entry < self._sinks]
 
     def _attach(self, table: SideTable, stored: Stored, entries: list[int], places: list[int]) -> list[Kept]:
         """Hang these private entries at their places, where these are bare; what that is if it is to be told."""
@@ -259,7 +271,7 @@ class WindowSide(Side):
                     wanted.append(Wanted(self._share(block), child.blocks[entry], tokens))
             else:
                 child.add((NOTHING,), owned=False)
-        child.first, child.settled = table.first, table.settled
+        child.first, child.settled, child.twice = table.first, table.settled, table.twice[:]
         return wanted
 
     # -- going back ---------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Groups:
         unit = lcm(size, *(other.block_size or size for other in self.kinds if isinstance(other, Window)))
         options = self.design.options
         behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
-        return RecurrentSide(group, values, size, kind, unit, behind)
+        return RecurrentSide(group, values, size, kind, unit, behind, size if options.partial == "off" else 1)
 
     def _freed(self, blocks: Sequence[int]) -> None:
         """These blocks of the tree are in it no more."""

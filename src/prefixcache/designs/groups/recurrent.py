@@ -26,17 +26,26 @@ class RecurrentSide(Side):
     Args:
         unit: hits end at multiples of it, if they do not end inside a block.
         behind: tokens that a draft model leaves at the end of a match: the hit ends that much earlier.
+        grain: what the tree has of a prompt that comes again ends at a multiple of it: of `tree_size` by default.
     """
 
     reason = "no checkpoint"
 
     def __init__(
-        self, group: int, values: Values, tree_size: int, kind: Recurrent, unit: int | None = None, behind: int = 0
+        self,
+        group: int,
+        values: Values,
+        tree_size: int,
+        kind: Recurrent,
+        unit: int | None = None,
+        behind: int = 0,
+        grain: int | None = None,
     ) -> None:
         super().__init__(group, values, tree_size)
         self.kind = kind
         self._unit = unit or tree_size
         self._behind = behind
+        self._grain = grain or tree_size
         self._interval = lcm(kind.interval, self._unit) if kind.interval else 0
 
     # -- safety -------------------------------------------------------------------------------------
@@ -89,7 +98,8 @@ class RecurrentSide(Side):
     def checkpoints(self, table: SideTable, begin: int, end: int) -> list[int]:
         """The lengths within (begin, end] at which a state is worth keeping, ascending."""
         last = (table.prompt_length - 1) // self._unit * self._unit
-        earlier = (last - self._behind) // self._unit * self._unit
+        known = table.prompt_length // self._grain * self._grain  # when the prompt comes again
+        earlier = min((known - self._behind) // self._unit * self._unit, last)
         found = {length for length in (last, earlier, table.branch) if begin < length <= end}
         if self._interval:
             first = (begin // self._interval + 1) * self._interval

@@ -50,6 +50,20 @@ def test_the_last_token_of_a_prompt_tells_the_draft_model_what_follows(options: 
     run(cache.open(range(16)))
     assert [cache.probe(range(length)).cached for length in (13, 15, 16)] == [8, 8, 12]
     assert cache.probe([*range(16), 99]).cached == 12
+    assert (cache.open(range(16)).cached, cache.stats().lookahead_tokens) == (12, 0)  # no more without one
+
+
+def test_what_a_rule_of_the_design_hides_is_not_counted_as_less_than_nothing() -> None:
+    groups = [Full(), Window(1)]
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=64, groups=groups, backoff=2, child_limit=1)
+    for length in (7, 9):  # leaves an unfilled block of 2 tokens, and the same block with all 4
+        request = cache.open(range(length))
+        request.copied()
+        request.computed(length)
+        request.close()
+    before = cache.stats().lookahead_tokens
+    request = cache.open(range(8))
+    assert (request.cached, cache.stats().lookahead_tokens) == (6, before)
 
 
 def test_what_is_left_to_a_draft_model_is_told_apart_from_what_a_group_cuts() -> None:

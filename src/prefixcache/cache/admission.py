@@ -127,7 +127,7 @@ class Admission:
         known = tree.match(prompt, asked.length).found
         match = groups.match(prompt, max(min(limit, known - behind), 0))
         within = known if known <= limit else tree.match(prompt, limit).found
-        return match, within - match.found - match.cut
+        return match, max(within - match.found - match.cut, 0)  # `child_limit` may hide more of a longer beginning
 
     def _why_not_read(self, ask: Ask) -> str:
         if ask.asked.why_not:

@@ -247,9 +247,10 @@ class Groups:
     def homes(self, holding: Holding) -> Sequence[int]:
         """By index: the block of the tree from which hangs what the groups have of that block of the request.
 
-        -1 where the request has nothing in the tree, or the tree has it no more. O(blocks of the request).
+        That which is found, or behind a hole its own. O(blocks of the request).
         """
-        return self._homes(holding, holding.held * self.design.block_size)
+        found = self._homes(holding, holding.held * self.design.block_size)
+        return [own if home == NOTHING else home for home, own in zip(found, holding.table, strict=False)]
 
     def _homes(self, holding: Holding, length: int) -> array[int]:
         """By index: the block of the tree under which a lookup finds these tokens, or will, -1 for none.

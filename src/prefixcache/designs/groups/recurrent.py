@@ -150,7 +150,7 @@ class RecurrentSide(Side):
         """The state kept after the tokens that stay, or -1."""
         index = (back.after - 1) // self.tree_size
         homes = back.homes() if back.after % self.tree_size == 0 else ()
-        return self.values.at(homes[index]) if index < len(homes) and homes[index] >= 0 else NOTHING
+        return self.values.at(homes[index]) if index < len(homes) else NOTHING
 
     def can_go_back(self, table: SideTable, back: Back) -> int:
         if back.after == back.computed or not back.after:

@@ -283,7 +283,7 @@ class WindowSide(Side):
         found = []
         for entry in entries:
             index, offset = self._home(entry)
-            value = self.values.at(homes[index], offset) if index < len(homes) and homes[index] >= 0 else NOTHING
+            value = self.values.at(homes[index], offset) if index < len(homes) else NOTHING
             if value == NOTHING or self.values.covers(value, self.block_size) < self.block_size:
                 return None
             found.append((entry, value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefixcache import DESIGNS, Full, PrefixCache, Recurrent, Request, Window
+from prefixcache import DESIGNS, Full, PrefixCache, Recurrent, Request, Stored, Window
 from prefixcache.designs.groups import Groups
 from prefixcache.designs.radix import RadixDesign
 
@@ -303,3 +303,99 @@ def test_a_hit_inside_a_block_keeps_it_from_being_bare() -> None:
     assert cache.evict(1) == 1  # the most recently used
     assert cache.probe([*range(1, 7), 99]).cached == 6
     assert cache.probe(range(101, 110)).cached < 8
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("steps", [(32,), (16, 32)])
+def test_a_sink_that_was_computed_again_leaves_after_what_is_behind_it(design: str, steps: tuple[int, ...]) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=32, groups=[Full(), Window(4, sinks=4)])
+    first, twin = cache.open(range(32)), cache.open(range(32))
+    first.computed(32)
+    first.close()
+    for end in steps:
+        twin.computed(end)
+    assert cache.evict(6, group=1) == 6
+    assert cache.probe([*range(32), 99]).cached == 32
+    assert cache.evict(1, group=1) == 1
+    assert cache.probe([*range(32), 99]).cached == 4
+    twin.close()
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_window_block_of_a_twin_is_computed_again_once(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=32, groups=[Full(), Window(8)])
+    first, twin = cache.open(range(1, 9)), cache.open(range(1, 9))
+    for request in (first, twin):
+        request.computed(8)
+    first.close()
+    compute(cache.open(range(101, 109))).close()
+    twin.append(9)
+    twin.computed(9)  # nothing of the block that others have too
+    assert cache.evict(2, group=1) == 2
+    assert cache.probe([*range(101, 109), 99]).cached == 8
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_fork_of_a_twin_keeps_its_copy_once_it_has_made_it(design: str, copied: bool) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[16, 12], groups=[Full(), Window(8)])
+    first, twin = cache.open(range(8)), cache.open(range(8))
+    for request in (first, twin):
+        request.computed(8)
+    first.close()
+    child = twin.fork()
+    twin.abort(in_flight=True)  # leaves nothing
+    cache.evict(ALL, group=1)
+    assert cache.probe([*range(8), 9]).cached == 0
+    if copied:
+        child.copied()
+    child.close()
+    assert cache.probe([*range(8), 9]).cached == (8 if copied else 0)
+    twin.settled()
+    cache.check()
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_a_live_request_has_hung_from_the_copy_of_another_moves_to_its_own(live: bool) -> None:
+    cache = PrefixCache("hash_chain", block_size=4, capacity=16, groups=[Full(), Window(9)], duplicates="keep")
+    first, twin = cache.open(range(8)), cache.open(range(8))
+    for request in (first, twin):
+        request.computed(8)
+    first.close()
+    cache.evict(ALL, group=1)
+    twin.append(8)
+    twin.computed(9)  # its window blocks hang from the first one's blocks now
+    if not live:
+        twin.close()
+    assert cache.evict(2) == 2
+    cache.check()
+    assert cache.probe([*range(8), 99]).cached == 8
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_twin_that_has_gone_back_offers_what_it_computes_anew_once(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[16, 12], groups=[Full(), Window(8)])
+    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
+    for request in (first, twin):
+        request.computed(9)
+    twin.rewind(6)
+    twin.copied()
+    twin.append([40, 41, 42])
+    cache.take_events()
+    twin.computed(9)
+    told = [key for event in cache.take_events()[2] if isinstance(event, Stored) and event.group for key in event.keys]
+    assert len(told) == 1
+    cache.check()
+
+
+@pytest.mark.parametrize("design", ["block_trie", "digest_chain"])
+def test_an_unfilled_end_that_was_computed_again_is_not_the_next_to_leave(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=16, groups=[Full(), Window(8)])
+    compute(cache.open(range(1, 7))).close()
+    compute(cache.open(range(101, 107))).close()
+    compute(cache.open(range(1, 7), read=False)).close()
+    assert cache.evict(2, group=1) == 2
+    assert cache.probe([*range(1, 7), 99]).cached == 6
+    cache.check()

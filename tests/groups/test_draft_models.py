@@ -50,6 +50,20 @@ def test_the_last_token_of_a_prompt_tells_the_draft_model_what_follows(options: 
     run(cache.open(range(16)))
     assert [cache.probe(range(length)).cached for length in (13, 15, 16)] == [8, 8, 12]
     assert cache.probe([*range(16), 99]).cached == 12
+    assert (cache.open(range(16)).cached, cache.stats().lookahead_tokens) == (12, 0)  # no more without one
+
+
+def test_what_a_rule_of_the_design_hides_is_not_counted_as_less_than_nothing() -> None:
+    groups = [Full(), Window(1)]
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=64, groups=groups, backoff=2, child_limit=1)
+    for length in (7, 9):  # leaves an unfilled block of 2 tokens, and the same block with all 4
+        request = cache.open(range(length))
+        request.copied()
+        request.computed(length)
+        request.close()
+    before = cache.stats().lookahead_tokens
+    request = cache.open(range(8))
+    assert (request.cached, cache.stats().lookahead_tokens) == (6, before)
 
 
 def test_what_is_left_to_a_draft_model_is_told_apart_from_what_a_group_cuts() -> None:
@@ -58,3 +72,46 @@ def test_what_is_left_to_a_draft_model_is_told_apart_from_what_a_group_cuts() ->
     assert cache.probe([*range(12), 99]).reason == "lookahead"
     request = cache.open([*range(16), 99])  # of 16 tokens 4 are left to the draft model, and no state was kept after 12
     assert (request.cached, cache.stats().lookahead_tokens, cache.stats().no_checkpoint_tokens) == (8, 4, 4)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize(
+    ("groups", "length", "backoff", "expected"),
+    [
+        ([Recurrent()], 16, 5, (8, 12)),  # the tree has all 16 tokens when the prompt comes again
+        ([Recurrent(), Window(8, block_size=8)], 22, 9, (8, 16)),  # and 20 of 22, though no hit ends there
+    ],
+)
+def test_a_state_is_kept_where_the_hit_of_the_same_prompt_ends(
+    design: str, groups: list[Kind], length: int, backoff: int, expected: tuple[int, ...]
+) -> None:
+    cache = make(design, groups, {"backoff": backoff})
+    request = cache.open(range(length))
+    assert request.checkpoints == expected
+    run(request, *expected)
+    assert cache.probe(range(length)).cached == 8
+
+
+@pytest.mark.parametrize("design", ["block_trie", "digest_chain"])
+def test_where_unfilled_ends_are_found_a_draft_model_leaves_the_last_tokens_of_them(design: str) -> None:
+    cache = make(design, [Recurrent()], {"backoff": 5})
+    run(cache.open(range(15)), 8, 12)
+    assert cache.probe(range(15)).cached == 8
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("options", DRAFTS)
+@pytest.mark.parametrize("kept", [0, 8])
+def test_who_lacks_what_a_window_has_lost_waits_for_the_next_block(
+    design: str, options: dict[str, Any], kept: int
+) -> None:
+    cache = make(design, [Window(4)], options)
+    run(cache.open(range(35)))
+    cache.evict(64, group=1)
+    if kept:
+        run(cache.open(range(kept)))
+    running = cache.open(range(35))
+    (planned,) = cache.plan([{"tokens": range(35)}])
+    assert (planned.cached, planned.wait) == (kept, True)
+    running.computed(kept + 4)
+    assert cache.probe(range(35)).cached == kept + 4

@@ -113,3 +113,41 @@ def test_a_window_in_use_keeps_its_size_whatever_integer_it_was_given_as() -> No
     assert states.open(range(25)).checkpoints == (8, 16, 24)
     with pytest.raises(OptionError, match="size"):
         Window(2**70)
+
+
+@pytest.mark.parametrize("preset", ["vllm-1", "trtllm"])
+@pytest.mark.parametrize("kind", [Window(4), Recurrent(4)])
+def test_a_request_with_its_own_copies_goes_back_to_what_hangs_from_another(
+    preset: str, kind: Window | Recurrent
+) -> None:
+    cache = PrefixCache.preset(preset, block_size=4, capacity=16, groups=[Full(), kind])
+    twins = [cache.open(range(5)), cache.open(range(5))]
+    for twin in twins:
+        twin.computed(4)
+    for twin in twins:
+        twin.copied()
+        twin.append(range(50, 55))
+        twin.computed(10)
+    for twin in twins:
+        twin.rewind(4)
+        assert twin.computed_tokens == 4
+        cache.check()
+    if isinstance(kind, Recurrent):
+        assert twins[0].copies[0].source == twins[1].copies[0].source
+    else:
+        assert twins[0].tables[1].tolist() == twins[1].tables[1].tolist()
+
+
+def test_a_request_goes_back_behind_a_hole_that_another_has_left() -> None:
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=16, groups=[Full(), Window(4)])
+    first, second = cache.open(range(5)), cache.open(range(9))
+    first.computed(5)
+    first.close()
+    second.computed(9)  # has its own copy of the first block, and the second one hangs in the tree
+    second.append(range(50, 55))
+    second.computed(14)
+    assert cache.evict(1) == 1
+    assert cache.probe([*range(8), 99]).cached == 0
+    second.rewind(9)
+    assert second.tables[1][1] >= 0
+    cache.check()

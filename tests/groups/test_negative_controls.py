@@ -186,7 +186,7 @@ def _uncopied(make_copies: Callable[..., Any]) -> Callable[..., Any]:
 
 @rule
 def what_a_rewind_reads_again_is_pinned_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WindowSide, "_returning", lambda side, table, holding, back: [])
+    patch.setattr(WindowSide, "_returning", lambda side, table, back: [])
 
 
 @rule

@@ -63,7 +63,7 @@ class Admission:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            found = plan.match.tokens + plan.match.loaded + plan.dropped
+            found = plan.match.tokens + plan.match.loaded + (0 if plan.match.cut else plan.dropped)
             following = next_block(ask.asked.prompt, found, size)
             wait = following in underway and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
             if fits:
@@ -79,7 +79,7 @@ class Admission:
     def _could_reuse(self, plan: Plan, found: int, ask: Ask) -> bool:
         """Whether the hit would be longer if the block behind `found` tokens were cached too."""
         options, end = self.core.options, found + self.core.design.block_size
-        if options.lookahead and options.lookahead_by == "drop" and not found:
+        if options.lookahead and options.lookahead_by == "drop" and not found and not plan.match.cut:
             return False  # a single block is the one that is dropped
         return end < ask.asked.length or (options.partial != "off" and end == ask.asked.length)
 
@@ -127,7 +127,7 @@ class Admission:
         known = tree.match(prompt, asked.length).found
         match = groups.match(prompt, max(min(limit, known - behind), 0))
         within = known if known <= limit else tree.match(prompt, limit).found
-        return match, within - match.found - match.cut
+        return match, max(within - match.found - match.cut, 0)  # `child_limit` may hide more of a longer beginning
 
     def _why_not_read(self, ask: Ask) -> str:
         if ask.asked.why_not:

@@ -23,6 +23,8 @@ def release_groups(core: Core, groups: Groups, request: Request, length: int, in
     computed = request.computed_tokens
     # With copies unfinished nobody knows what is written, and a step in flight goes on in the same state.
     unsure = bool(request.pending) or in_flight
+    if request.pending:
+        groups.forget_twins(request.holding)
     _store(core, groups, request, length, -1 if unsure else computed, ended=not in_flight)
     targets = {(copy.group, copy.target) for copy, _ in request.pending} if in_flight else None
     written = max(computed - core.design.ahead, 0)
@@ -41,7 +43,8 @@ def go_back(core: Core, groups: Groups, request: Request, length: int) -> list[t
     if request.pending:
         raise RequestError(f"rewind({length}): copies are pending; do them, then copied()")
     computed = request.computed_tokens
-    back = Back(length, computed, min(computed, length - core.design.ahead))
+    after = min(computed, length - core.design.ahead)
+    back = Back(length, computed, after, lambda: groups.homes(request.holding))
     if why := groups.why_not_back(request.holding, back):
         raise RequestError(f"rewind({length}): {why}; close it, and open its first {length} tokens instead")
     return groups.go_back(request.holding, back)

@@ -109,7 +109,7 @@ class Groups:
         unit = lcm(size, *(other.block_size or size for other in self.kinds if isinstance(other, Window)))
         options = self.design.options
         behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
-        return RecurrentSide(group, values, size, kind, unit, behind)
+        return RecurrentSide(group, values, size, kind, unit, behind, size if options.partial == "off" else 1)
 
     def _freed(self, blocks: Sequence[int]) -> None:
         """These blocks of the tree are in it no more."""
@@ -239,6 +239,19 @@ class Groups:
             if kept and stored.told:
                 self._announce(holding.prompt, side, kept)
 
+    def forget_twins(self, holding: Holding) -> None:
+        """Offer the tree no more what it had from somebody else: a fork has yet to copy its own of that."""
+        for table in holding.sides:
+            table.twice = []
+
+    def homes(self, holding: Holding) -> Sequence[int]:
+        """By index: the block of the tree from which hangs what the groups have of that block of the request.
+
+        That which is found, or behind a hole its own. O(blocks of the request).
+        """
+        found = self._homes(holding, holding.held * self.design.block_size)
+        return [own if home == NOTHING else home for home, own in zip(found, holding.table, strict=False)]
+
     def _homes(self, holding: Holding, length: int) -> array[int]:
         """By index: the block of the tree under which a lookup finds these tokens, or will, -1 for none.
 
@@ -302,7 +315,7 @@ class Groups:
     def why_not_back(self, holding: Holding, back: Back) -> str:
         """Why a request cannot go back so far, "" when it can. Raises `NoSpace` when a copy has no room."""
         for side, table in zip(self.sides, holding.sides, strict=True):
-            needs = side.can_go_back(table, holding, back)
+            needs = side.can_go_back(table, back)
             if needs < 0:
                 return f"group {side.group} ({self.kinds[side.group]}) has no longer what position {back.after} reads"
             if needs > side.values.available:
@@ -313,7 +326,7 @@ class Groups:
         """Do it; (group, copy) that the request has to make. Called before the tree's blocks are let go of."""
         wanted: list[tuple[int, Wanted]] = []
         for side, table in zip(self.sides, holding.sides, strict=True):
-            wanted += [(side.group, copy) for copy in side.go_back(table, holding, back)]
+            wanted += [(side.group, copy) for copy in side.go_back(table, back)]
         return wanted
 
     def tables(self, holding: Holding) -> list[tuple[int, Sequence[int]]]:

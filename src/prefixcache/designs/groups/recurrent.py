@@ -15,7 +15,6 @@ from math import lcm
 
 import numpy as np
 
-from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.kinds import Recurrent
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
 from prefixcache.designs.groups.values import Present, Values
@@ -27,17 +26,26 @@ class RecurrentSide(Side):
     Args:
         unit: hits end at multiples of it, if they do not end inside a block.
         behind: tokens that a draft model leaves at the end of a match: the hit ends that much earlier.
+        grain: what the tree has of a prompt that comes again ends at a multiple of it: of `tree_size` by default.
     """
 
     reason = "no checkpoint"
 
     def __init__(
-        self, group: int, values: Values, tree_size: int, kind: Recurrent, unit: int | None = None, behind: int = 0
+        self,
+        group: int,
+        values: Values,
+        tree_size: int,
+        kind: Recurrent,
+        unit: int | None = None,
+        behind: int = 0,
+        grain: int | None = None,
     ) -> None:
         super().__init__(group, values, tree_size)
         self.kind = kind
         self._unit = unit or tree_size
         self._behind = behind
+        self._grain = grain or tree_size
         self._interval = lcm(kind.interval, self._unit) if kind.interval else 0
 
     # -- safety -------------------------------------------------------------------------------------
@@ -90,7 +98,8 @@ class RecurrentSide(Side):
     def checkpoints(self, table: SideTable, begin: int, end: int) -> list[int]:
         """The lengths within (begin, end] at which a state is worth keeping, ascending."""
         last = (table.prompt_length - 1) // self._unit * self._unit
-        earlier = (last - self._behind) // self._unit * self._unit
+        known = table.prompt_length // self._grain * self._grain  # when the prompt comes again
+        earlier = min((known - self._behind) // self._unit * self._unit, last)
         found = {length for length in (last, earlier, table.branch) if begin < length <= end}
         if self._interval:
             first = (begin // self._interval + 1) * self._interval
@@ -108,7 +117,9 @@ class RecurrentSide(Side):
             worth = self.checkpoints(table, length - 1, length)
             if rest or not worth or not self.values.available:  # one more block is needed to go on with
                 return []
-        if not self.values.attach([stored.homes[(length - 1) // self.tree_size]], [state]):
+        place = stored.homes[(length - 1) // self.tree_size]
+        if not self.values.attach([place], [state]):
+            self.values.made_again([place])
             return []
         if rest:
             self.values.shorten(state, rest)
@@ -135,26 +146,25 @@ class RecurrentSide(Side):
 
     # -- going back ---------------------------------------------------------------------------------
 
-    def _kept_at(self, holding: Holding, length: int) -> int:
-        """The state kept after this many tokens of the request, or -1."""
-        index = (length - 1) // self.tree_size
-        if length % self.tree_size or index >= holding.held:
-            return NOTHING
-        return self.values.at(holding.table[index])
+    def _kept_at(self, back: Back) -> int:
+        """The state kept after the tokens that stay, or -1."""
+        index = (back.after - 1) // self.tree_size
+        homes = back.homes() if back.after % self.tree_size == 0 else ()
+        return self.values.at(homes[index]) if index < len(homes) else NOTHING
 
-    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
+    def can_go_back(self, table: SideTable, back: Back) -> int:
         if back.after == back.computed or not back.after:
             return 0
-        state = self._kept_at(holding, back.after)
+        state = self._kept_at(back)
         if state == NOTHING:
             return -1
         # The state that it pins cannot make room.
         return 1 + self.values.is_idle(state) if self.values.pool.shared(table.blocks[0]) else 0
 
-    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
+    def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
         if back.after == back.computed or not back.after:
             return []
-        state = self._kept_at(holding, back.after)
+        state = self._kept_at(back)
         self.values.pin((state,))
         if self.values.pool.shared(table.blocks[0]):  # a fork has yet to copy out of it
             self.values.pool.give((table.blocks[0],))

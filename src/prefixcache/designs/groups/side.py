@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.values import Present, Values
 
 NOTHING = -1
@@ -67,11 +66,13 @@ class Back(NamedTuple):
         length: tokens that it keeps.
         computed: tokens that were computed before.
         after: of these, tokens that still are afterwards.
+        homes: the tree's blocks that what the request stored hangs from, by index; asked only where they are needed.
     """
 
     length: int
     computed: int
     after: int
+    homes: Callable[[], Sequence[int]]
 
 
 class Stored(NamedTuple):
@@ -253,11 +254,11 @@ class Side(ABC):
         """Give the child the same: share what hangs from the tree, copy what is computed of the rest."""
 
     @abstractmethod
-    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
+    def can_go_back(self, table: SideTable, back: Back) -> int:
         """Blocks needed to go back, or -1 when what is read there has gone."""
 
     @abstractmethod
-    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
+    def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
         """Do it, before the tree's blocks are let go of."""
 
     def let_go(self, source: Source) -> None:

@@ -109,8 +109,7 @@ class Values:
     def attach(self, places: Sequence[int], values: Sequence[int]) -> list[int]:
         """Private blocks become values where their place is bare, pinned once by the one who had them.
 
-        Returned are the indices of those that did. A negative place is none. Where a value hangs already, it has been
-        computed once more: if nobody uses it, it is the most recently released now. O(values).
+        Returned are the indices of those that did. A negative place is none. O(values).
         """
         of = self._of
         self._know(max(places, default=_NONE))
@@ -120,13 +119,15 @@ class Values:
             of[place] = value
             self._place[value] = place
             self._pins[value] = 1
-        if len(attached) < len(places):
-            self._refresh(of[place] for place in places if place >= 0)
         return attached
 
-    def _refresh(self, values: Iterable[int]) -> None:
-        for value in values:
-            if value in self._idle and value not in self._old:  # what is under old weights still leaves first
+    def made_again(self, places: Iterable[int]) -> None:
+        """What hangs there has been computed once more, the last one last: if nobody uses it, it is just released.
+
+        A negative place is none, and what is under old weights still leaves first.
+        """
+        for value in self.at_places(place for place in places if place >= 0):
+            if value in self._idle and value not in self._old:
                 self._idle.move_to_end(value)
 
     def _know(self, last: int) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from prefixcache.designs.base import Holding
 from prefixcache.designs.groups.kinds import Window
 from prefixcache.designs.groups.side import NOTHING, Back, Kept, Side, SideTable, Source, Stored, Wanted
 from prefixcache.designs.groups.values import Present, Values
@@ -190,12 +189,16 @@ class WindowSide(Side):
     def store(self, table: SideTable, stored: Stored) -> list[Kept]:
         size, length = self.block_size, stored.length
         whole = min(length // size, len(table.blocks))
-        offered = [entry for entry in table.twice if entry < whole]
-        offered += range(table.settled, whole)
-        entries = [entry for entry in offered if table.blocks[entry] != NOTHING and not table.owned[entry]]
-        table.settled = max(table.settled, whole)
+        begin, again = table.settled, [entry for entry in table.twice if entry < whole]
+        again += range(begin, whole)
+        entries = [entry for entry in again if table.blocks[entry] != NOTHING and not table.owned[entry]]
+        table.settled = max(begin, whole)
         kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
         table.twice = [entry for entry in entries if not table.owned[entry]]
+        if table.twice and table.twice[-1] >= begin:
+            made_again = [entry for entry in table.twice if entry >= begin or entry < self._sinks]
+            let_go = self._as_let_go(made_again, stored.computed)
+            self.values.made_again(self._places(stored.homes, let_go))
         rest = length - table.settled * size
         if rest > 0 and stored.ended and self._coarse == 1 and table.settled < len(table.blocks):
             entry = table.settled
@@ -205,7 +208,15 @@ class WindowSide(Side):
                 kept += self._attach(table, stored, [entry], [place])
                 if table.owned[entry]:
                     self.values.shorten(table.blocks[entry], rest)
+                else:
+                    self.values.made_again([place])
         return kept
+
+    def _as_let_go(self, entries: Sequence[int], computed: int) -> list[int]:
+        """In the order in which a request lets go of them: what is out of reach, then from the tail, the sinks last."""
+        first = self._first(computed)
+        gone = [entry for entry in entries if self._sinks <= entry < first]
+        return gone + [entry for entry in reversed(entries) if entry >= first or entry < self._sinks]
 
     def _attach(self, table: SideTable, stored: Stored, entries: list[int], places: list[int]) -> list[Kept]:
         """Hang these private entries at their places, where these are bare; what that is if it is to be told."""
@@ -260,24 +271,26 @@ class WindowSide(Side):
                     wanted.append(Wanted(self._share(block), child.blocks[entry], tokens))
             else:
                 child.add((NOTHING,), owned=False)
-        child.first, child.settled = table.first, table.settled
+        child.first, child.settled, child.twice = table.first, table.settled, table.twice[:]
         return wanted
 
     # -- going back ---------------------------------------------------------------------------------
 
-    def _returning(self, table: SideTable, holding: Holding, back: Back) -> list[tuple[int, int]] | None:
+    def _returning(self, table: SideTable, back: Back) -> list[tuple[int, int]] | None:
         """(entry, value) to pin again before going back; None when one of them has gone."""
+        entries = range(self._first(back.after), min(table.first, -(-back.length // self.block_size)))
+        homes = back.homes() if entries else ()
         found = []
-        for entry in range(self._first(back.after), min(table.first, -(-back.length // self.block_size))):
+        for entry in entries:
             index, offset = self._home(entry)
-            value = self.values.at(holding.table[index], offset) if index < holding.held else NOTHING
+            value = self.values.at(homes[index], offset) if index < len(homes) else NOTHING
             if value == NOTHING or self.values.covers(value, self.block_size) < self.block_size:
                 return None
             found.append((entry, value))
         return found
 
-    def can_go_back(self, table: SideTable, holding: Holding, back: Back) -> int:
-        returning = self._returning(table, holding, back)
+    def can_go_back(self, table: SideTable, back: Back) -> int:
+        returning = self._returning(table, back)
         if returning is None:
             return -1
         back_again = dict(returning)
@@ -305,8 +318,8 @@ class WindowSide(Side):
         shared = self.values.pool.shared(table.blocks[entry]) and entry * self.block_size < computed
         return bool(table.owned[entry]) or shared
 
-    def go_back(self, table: SideTable, holding: Holding, back: Back) -> list[Wanted]:
-        for entry, value in self._returning(table, holding, back) or ():
+    def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
+        for entry, value in self._returning(table, back) or ():
             self.values.pin((value,))
             table.blocks[entry], table.owned[entry] = value, True
         again, covered = self._written_again(table, back), self._covered(table, back.length)

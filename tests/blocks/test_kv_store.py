@@ -47,6 +47,12 @@ def test_a_copy_that_does_not_fit_is_refused_and_not_begun(copy: Copy) -> None:
     assert (store.memory == before).all()
 
 
+@pytest.mark.parametrize("tiers", [("device", "host"), ("host", "device")])
+def test_a_store_without_a_host_says_how_it_would_have_one(tiers: tuple[str, str]) -> None:
+    with pytest.raises(OptionError, match="this store has no blocks there, see `host_blocks`"):
+        _store().copy([Copy(0, 1, 4, 0, *tiers)])
+
+
 def test_a_copy_in_another_attention_group_is_refused_and_not_begun() -> None:
     store = _store()
     before = store.memory.copy()

@@ -282,6 +282,12 @@ def test_numbers_below_one_are_refused(arguments: dict[str, Any]) -> None:
         CopyWorkers(Memory(), **arguments)
 
 
+@pytest.mark.parametrize("memory", [PrefixCache("radix", block_size=4, capacity=4), None])
+def test_a_memory_that_cannot_copy_is_refused_before_a_request_is_lost_to_it(memory: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected a KVStore, or what has a method `copy\(copies\)`"):
+        CopyWorkers(memory)
+
+
 def test_workers_that_cannot_be_started_refuse_and_leave_the_request_as_it_was() -> None:
     cache, workers = _cache(), CopyWorkers(Memory(), workers=1)
     request = _open(cache, 50)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from prefixcache import Window
 from prefixcache.engine import Engine, SamplingParams
 from prefixcache.errors import OptionError, ScopeError, TokenError
 from tests.engine.small import (
@@ -50,6 +51,8 @@ def test_bad_options_say_what_is_wrong() -> None:
         Engine(model, memory=2**20, step_tokens=0)
     with pytest.raises(OptionError, match="capacity cannot be given: it follows from memory"):
         Engine(model, memory=2**20, capacity=5)
+    with pytest.raises(OptionError, match="groups cannot be given: the engine keeps the KV of all layers"):
+        Engine(model, memory=2**20, groups=[Window(8)])
     with pytest.raises(OptionError, match=r"design is \['radix'\]"):
         Engine(model, memory=2**20, design=["radix"])
     with pytest.raises(OptionError, match=r"cannot be had on cpu: .* GiB are free"):
@@ -58,6 +61,8 @@ def test_bad_options_say_what_is_wrong() -> None:
         Engine(model, "gpt2", memory=2**20)
     with pytest.raises(OptionError, match="prompts is a text: expected a list"):
         engine().generate("text")
+    with pytest.raises(OptionError, match="prompts is a text: expected a list"):  # and not a prompt for each character
+        engine().submit_batch("text")
     with pytest.raises(OptionError, match="params are 1: expected one for each of 2 prompts"):
         engine().submit_batch([[1], [2]], [SamplingParams()])
 

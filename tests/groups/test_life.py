@@ -364,3 +364,17 @@ def test_what_must_fit_needs_of_a_window_only_what_it_holds_at_a_time(preset: st
     request.close()
     with pytest.raises(NoSpace, match="group 1"):
         cache.open(range(1000, 1400), must_fit=True)
+
+
+@designs
+def test_who_asks_whether_it_may_write_keeps_its_state(design: str) -> None:
+    cache = make(design, Recurrent())
+    compute(cache.open(PROMPT)).close()
+    request = cache.open([*PROMPT[:20], 98, 99])
+    assert request.cached == 20
+    request.copied()
+    cache.evict(64, group=1)  # the state of the hit is gone, and that of the request would take its place
+    state = request.tables[1].tolist()
+    request.computed(20)  # the question of docs/threads.md, asked behind the copies: no other may follow
+    assert (request.copies, request.tables[1].tolist()) == ((), state)
+    request.computed(22)

@@ -121,6 +121,8 @@ class KVStore:
             raise OptionError(f"a copy in attention group {copy.group}: this store holds group {self.group}")
         for block, tier in ((copy.source, copy.source_tier), (copy.target, copy.target_tier)):
             blocks = self._tiers[tier].shape[2] if tier in self._tiers else 0
+            if tier == "host" and not blocks:
+                raise OptionError("a copy to or from the host: this store has no blocks there, see `host_blocks`")
             if not (0 <= block < blocks and 0 <= copy.tokens <= block_size):
                 raise OptionError(
                     f"copy of {copy.tokens} tokens from block {copy.source} of the {copy.source_tier} to block "

@@ -103,10 +103,12 @@ class CopyWorkers:
         most: transfers waiting and under way; `submit` waits while there are as many.
 
     A context manager, which waits for all transfers at its end, and cancels them when it is left by an error.
-    Raises `OptionError` for numbers below 1.
+    Raises `OptionError` for numbers below 1, and for a memory that cannot copy.
     """
 
     def __init__(self, memory: BlockMemory, *, workers: int = 2, most: int = 64) -> None:
+        if not callable(getattr(memory, "copy", None)):
+            raise OptionError(f"memory is {memory!r}: expected a KVStore, or what has a method `copy(copies)`")
         self._memory = memory
         self._workers = whole_number(workers, "workers", least=1)
         self._threads = ThreadPoolExecutor(self._workers, "prefixcache-copy")

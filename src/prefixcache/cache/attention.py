@@ -12,9 +12,14 @@ if TYPE_CHECKING:
     from prefixcache.cache.request import Request
 
 
-def computed_in_groups(core: Core, groups: Groups, request: Request, length: int, computed: int) -> None:
-    """`computed` tokens are, and the tree has what it takes of the first `length`: the groups follow."""
-    _store(core, groups, request, length, computed, ended=False)
+def computed_in_groups(core: Core, groups: Groups, request: Request, length: int, went_on: bool) -> None:
+    """The tree has what it takes of the first `length` computed tokens: the groups follow.
+
+    Unless the request `went_on` somebody only asks whether it may. Then its state stays with it: handed over, it would
+    have to be copied between the question and the step.
+    """
+    computed = request.computed_tokens
+    _store(core, groups, request, length, computed if went_on else -1, ended=False)
     core.await_copies(request, groups.move_on(request.holding, computed))
 
 

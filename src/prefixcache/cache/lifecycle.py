@@ -42,12 +42,12 @@ class Lifecycle:
                 raise RequestError(f"computed({n}): {len(request.pending)} copies are pending; do them, then copied()")
             if self.core.copying:
                 self._require_copied(holding, n)
-            request._computed = n
+            went_on, request._computed = n > request.computed_tokens, n
             holding.step = self.core.design.step
             length = self._publishable(request, n)
             self._publish(request, length)
             if self.core.groups is not None:
-                computed_in_groups(self.core, self.core.groups, request, length, n)
+                computed_in_groups(self.core, self.core.groups, request, length, went_on)
 
     def _require_copied(self, holding: Holding, n: int) -> None:
         """Raises `RequestError` while any request has yet to copy out of a block of this table.

@@ -55,9 +55,11 @@ def make_pool(model: Any, layout: Layout, block_size: int, memory: int | None, t
 
 
 def make_cache(design: str, block_size: int, blocks: int, options: dict[str, Any]) -> PrefixCache:
-    """A cache of a design or a preset."""
+    """A cache of a design or a preset. Raises `OptionError` for other names and for what the engine decides itself."""
     if "capacity" in options:
         raise OptionError("capacity cannot be given: it follows from memory")
+    if options.get("groups") is not None:
+        raise OptionError("groups cannot be given: the engine keeps the KV of all layers in blocks of one table")
     if not isinstance(design, str):
         raise OptionError(f"design is {design!r}: expected a name")
     if design in DESIGNS | BASELINES:

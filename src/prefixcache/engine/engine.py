@@ -133,6 +133,8 @@ class Engine:
         scope: Scope | None = None,
     ) -> list[Job]:
         """Queue these prompts, or, if one of them is refused, none; with parameters for all or one for each."""
+        if isinstance(prompts, str):
+            raise OptionError("prompts is a text: expected a list of prompts")
         shared = SamplingParams() if params is None else params
         each = [shared] * len(prompts) if isinstance(shared, SamplingParams) else list(shared)
         if len(each) != len(prompts):
@@ -189,8 +191,6 @@ class Engine:
         self, prompts: SequenceOf[Prompt], params: SamplingParams | None = None, *, scope: Scope | None = None
     ) -> list[Job]:
         """Run these prompts to their end; the jobs are in the same order."""
-        if isinstance(prompts, str):
-            raise OptionError("generate: prompts is a text: expected a list of prompts")
         jobs = self.submit_batch(prompts, params, scope=scope)
         for _ in self.stream(jobs):
             pass

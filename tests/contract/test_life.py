@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefixcache import NoSpace, RequestError
+from prefixcache import NoSpace, PrefixCache, RequestError
 from tests.contract.bench import Bench
 
 
@@ -336,6 +336,28 @@ def test_reserve_without_room_is_refused_without_a_trace(make) -> None:
     with pytest.raises(NoSpace):
         request.reserve(12)
     assert (bench.books(), request.block_table.tolist()) == before
+
+
+@pytest.mark.parametrize("partial", ["copy", "take"])
+@pytest.mark.parametrize("design", ["radix", "block_trie", "digest_chain"])
+def test_a_hit_inside_a_block_beyond_what_is_reserved_never_causes_a_refusal(design: str, partial: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=2, partial=partial)
+    cache.open([1, 2, 3, 4]).computed(4)
+    cache.open([9])
+    ask = {"tokens": [1, 2, 8, 8, 8], "reserve": 0}
+    assert [(plan.fits, plan.cached, plan.need) for plan in cache.plan([ask])] == [(True, 0, 0)]
+    request = cache.open(**ask)
+    assert (request.cached, len(request.block_table), request.copies) == (0, 0, ())
+
+
+@pytest.mark.parametrize("partial", ["copy", "take"])
+def test_nor_where_the_rest_of_the_batch_takes_all_room(partial: str) -> None:
+    cache = PrefixCache("block_trie", block_size=4, capacity=2, partial=partial)
+    first = cache.open([1, 2, 3, 4])
+    first.computed(4)
+    first.close()
+    big, small = cache.open_batch([{"tokens": range(10, 18)}, {"tokens": [1, 2, 8, 8, 8], "reserve": 0}])
+    assert (len(big.block_table), small.cached, len(small.block_table)) == (2, 0, 0)
 
 
 def test_must_fit_refuses_what_could_not_be_finished(make) -> None:

@@ -165,6 +165,8 @@ class Admission:
         # one needs a block to copy into instead. Either way it draws as much as having no such hit.
         inside = max(new, 1)
         taking, copying = inside + idle, inside + idle + unclaimed
+        if not new and taking > room.left:  # it asks for no block: without the hit it draws less
+            return Plan(match, None, False, new, new + idle, overruled)
         take = Plan(match, partial, True, inside - 1, taking, [*overruled, earlier] if earlier else overruled)
         if self.core.options.partial == "take" and takeable:
             return take

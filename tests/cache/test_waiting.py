@@ -61,6 +61,73 @@ def test_what_a_draft_model_drops_is_not_worth_waiting_for(design: str, shared: 
     assert waits(cache, *batch) == [False, expected]
 
 
+@pytest.mark.parametrize("design", INSIDE)
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_complete_hit_does_not_wait_for_its_last_block_to_be_computed_again(design: str, computed: bool) -> None:
+    """All but the last token is there: whole and not to be reused whole, or inside a block that begins alike."""
+    cache = make(design)
+    first = cache.open(T[:4] if computed else [*T[:3], 9])
+    first.computed(4)
+    cache.open([*T[:4], 6], read=False)  # computes the block on its own
+    (plan,) = cache.plan([{"tokens": T[:4]}])
+    assert (plan.cached, plan.reason, plan.wait) == (3, "complete", False)
+
+
+def test_what_a_draft_model_leaves_is_worth_waiting_for() -> None:
+    cache = make("digest_chain", backoff=2)
+    cache.open([*T[:3], 9]).computed(4)
+    live = cache.open([*T[:4], 6], read=False)
+    before = cache.plan([{"tokens": T[:4]}])[0]
+    live.computed(5)
+    after = cache.plan([{"tokens": T[:4]}])[0]
+    assert (before.cached, before.wait) == (1, True)
+    assert (after.cached, after.wait) == (2, False)
+
+
+@pytest.mark.parametrize("design", FULL_BLOCKS)
+@pytest.mark.parametrize(("behind", "expected"), [(7, True), (9, False)])
+def test_the_token_behind_a_block_belongs_to_what_is_waited_for(design: str, behind: int, expected: bool) -> None:
+    cache = make(design, lookahead=1, lookahead_by="key")
+    live = cache.open([*T[:4], 7])
+    ask = {"tokens": [*T[:4], behind, 8]}
+    assert waits(cache, ask) == [expected]
+    live.computed(5)
+    assert cache.probe(ask["tokens"]).cached == (4 if expected else 0)
+
+
+@pytest.mark.parametrize("backoff", [1, 3])
+def test_a_block_that_is_left_to_a_draft_model_whole_is_not_waited_for(backoff: int) -> None:
+    cache = make("digest_chain", backoff=backoff, partial="off")
+    live = cache.open(T)
+    asks = [{"tokens": [*T[:4], 9]}, {"tokens": [*T[:4], 9, 9, 9, 9]}]
+    assert waits(cache, *asks) == [False, False]
+    live.computed(8)
+    assert [cache.probe(ask["tokens"]).cached for ask in asks] == [0, 0]
+
+
+def test_a_block_whose_last_token_is_withheld_is_waited_for_only_when_the_next_step_shows_it() -> None:
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=32)
+    ask = {"tokens": [*T[:4], 9]}
+    assert waits(cache, {"tokens": T[:4]}, ask) == [False, False]
+    live = cache.open(T[:4])
+    assert waits(cache, ask) == [False]  # the step computes the block, and its last token is the last known one
+    live.computed(4)
+    assert waits(cache, ask) == [False]
+    live.append(7)
+    assert waits(cache, ask) == [True]
+    live.computed(5)
+    assert cache.probe(ask["tokens"]).cached == 4
+
+
+def test_a_block_whose_last_token_is_withheld_in_the_middle_of_a_prompt_is_waited_for() -> None:
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=32)
+    live = cache.open(T[:6])
+    live.computed(4)
+    assert cache.plan([{"tokens": [*T[:4], 9]}])[0].wait
+    live.computed(5)
+    assert cache.probe([*T[:4], 9]).cached == 4
+
+
 def test_nobody_waits_for_a_request_of_old_weights() -> None:
     cache = make("hash_chain")
     live = cache.open([*T, 1], Scope(generation=0))

@@ -98,17 +98,26 @@ def _next_block(prompt: Prompt, generation: int, done: int, size: int) -> Any:
 def _waits(world: World, prompts: list[Prompt], asks: list[dict[str, Any]], planned: list[Planned]) -> list[bool]:
     """Who had better wait, by definition: who could reuse its next block, which one that keeps it is computing."""
     size, inside = world.setup.block_size, world.cache.options.partial != "off"
-    computing = {
-        _next_block(s.prompt, s.generation, s.request.computed_tokens, size) for s in world.live.values() if s.store
-    }
+    withheld = 0 if world.cache.options.store_last else 1  # the last computed token, and the last known one
+
+    def computes(sequence: Sequence) -> Any:
+        done = sequence.request.computed_tokens
+        done -= withheld if done > sequence.request.cached else 0
+        return shown(_next_block(sequence.prompt, sequence.generation, done, size), sequence.prompt)
+
+    def shown(block: Any, prompt: Prompt) -> Any:
+        return block if block is not None and len(block[2]) <= len(prompt.tokens) - withheld else None
+
+    computing = {computes(sequence) for sequence in world.live.values() if sequence.store}
     waits = []
     for prompt, ask, plan in zip(prompts, asks, planned, strict=True):
         following = _next_block(prompt, world.generation, plan.cached, size)
         reach = len(prompt.tokens) - (0 if inside else 1)  # the last token is computed in any case
         reusable = ask.get("read", True) and plan.cached - plan.cached % size + size <= reach
+        reusable = reusable and (not inside or world.cache.probe(**prompt.arguments()).reason != "complete")
         waits.append(following is not None and following in computing and reusable)
         if plan.fits and ask.get("store", True):
-            computing.add(following)
+            computing.add(shown(following, prompt))
     return waits
 
 
@@ -318,8 +327,8 @@ def _block_alone(patch: pytest.MonkeyPatch) -> None:
     """A block taken for the one that another computes though it has another path before it."""
     following = admission.next_block
 
-    def last_block(prompt: Any, done: int, size: int) -> Any:
-        found = following(prompt, done, size)
+    def last_block(prompt: Any, done: int, size: int, ahead: int) -> Any:
+        found = following(prompt, done, size, ahead)
         return found and (found[0], found[1][-size * TOKEN_BYTES :], found[2])
 
     patch.setattr(admission, "next_block", last_block)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from prefixcache.cache.books import BlockCounters, Copy, Hit, Planned
 from prefixcache.cache.core import Core
 from prefixcache.cache.plans import Ask, Plan, Room
-from prefixcache.cache.prompts import Asked, next_block
+from prefixcache.cache.prompts import Asked, Block, next_block
 from prefixcache.designs import Match, Partial, Prompt
 from prefixcache.designs.groups import Groups, SideNeed
 from prefixcache.errors import NoSpace
@@ -53,35 +53,53 @@ class Admission:
     def plan_batch(self, asks: list[Ask]) -> list[Planned]:
         """What `admit_batch` would do now with each of these. Changes nothing."""
         core, room, planned = self.core, self.room(), []
-        size = core.design.block_size
-        underway = {
-            next_block(live.holding.prompt, live.computed_tokens, size)
-            for live in core.live
-            if core.stores(live.holding)
-        }
+        size, ahead = core.design.block_size, self._ahead()
+        underway = {self._to_publish(live) for live in core.live if core.stores(live.holding)}
         for ask in asks:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            found = plan.match.tokens + plan.match.loaded + (0 if plan.match.cut else plan.dropped)
-            following = next_block(ask.asked.prompt, found, size)
-            wait = following in underway and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
+            found = (plan.match.found + (0 if plan.match.cut else plan.dropped)) // size * size
+            following = next_block(ask.asked.prompt, found, size, ahead)
+            awaited = following is not None and following in underway
+            wait = awaited and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
             if fits:
                 room.admit(plan, core.design.idle_blocks(plan.match))
-                if self._publishes(ask):
+                if self._publishes(ask) and self._shows(following, ask.asked.prompt):
                     underway.add(following)
             planned.append(Planned(plan.cached, self._drawn(need, plan.sides), fits, wait, plan.reason))
         return planned
+
+    def _to_publish(self, live: Request) -> Block | None:
+        """The next full block that others will find when `live` has computed more; None when there is none."""
+        done, prompt = live.computed_tokens, live.holding.prompt
+        if not self.core.options.store_last and done > live.cached:
+            done -= 1  # a block that ends with the last computed token is found when there is another one
+        block = next_block(prompt, done, self.core.design.block_size, self._ahead())
+        return block if self._shows(block, prompt) else None
+
+    def _ahead(self) -> int:
+        """Tokens behind a block that are part of its identity."""
+        return int(self.core.options.lookahead > 0 and self.core.options.lookahead_by == "key")
+
+    def _shows(self, block: Block | None, prompt: Prompt) -> bool:
+        """Whether others find this block of the prompt once it is computed: the last known token may be withheld."""
+        return block is not None and (self.core.options.store_last or len(block[1]) < len(prompt.tokens))
 
     def _publishes(self, ask: Ask) -> bool:
         return ask.store and not ask.asked.why_not and not self.is_old(ask.asked)
 
     def _could_reuse(self, plan: Plan, found: int, ask: Ask) -> bool:
         """Whether the hit would be longer if the block behind `found` tokens were cached too."""
-        options, end = self.core.options, found + self.core.design.block_size
-        if options.lookahead and options.lookahead_by == "drop" and not found and not plan.match.cut:
-            return False  # a single block is the one that is dropped
-        return end < ask.asked.length or (options.partial != "off" and end == ask.asked.length)
+        options, size, length = self.core.options, self.core.design.block_size, ask.asked.length
+        inside, end = options.partial != "off", found + size
+        if plan.match.cut:
+            return end < length or (inside and end == length)
+        behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
+        known = self.core.match(ask.asked.prompt, min(end, length)).found
+        # A draft model's tokens are the last of what is known; one token is computed in any case.
+        later, now = (max(min(length - 1, tokens - behind), 0) for tokens in (end, known))
+        return later > now if inside else later // size > now // size
 
     def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""

@@ -16,6 +16,7 @@ from prefixcache.keys.tokens import TOKEN_BYTES, TokenLike, as_tokens
 _EVERYBODY = Scope()
 
 MediaLike: TypeAlias = Iterable[Media | Mapping[str, Any]]
+Block: TypeAlias = tuple[bytes, bytes, Extras | None]  # a full block, named by all up to its end: root, tokens, extras
 
 
 @dataclass(slots=True)
@@ -94,9 +95,9 @@ def require_nonempty(asked: Asked) -> None:
         raise TokenError("the prompt is empty: expected at least one token")
 
 
-def next_block(prompt: Prompt, done: int, size: int) -> tuple[bytes, bytes, Extras | None] | None:
-    """The whole prefix up to the end of the first full block that is not done; None when there is none."""
-    end = (done // size + 1) * size
+def next_block(prompt: Prompt, done: int, size: int, ahead: int = 0) -> Block | None:
+    """The first full block that is not done, with `ahead` tokens behind it; None when there is none."""
+    end = (done // size + 1) * size + ahead
     if end * TOKEN_BYTES > len(prompt.tokens):
         return None
     extras = prompt.extras.cut(0, end) if prompt.extras is not None else None

@@ -91,8 +91,27 @@ def test_the_token_behind_a_block_belongs_to_what_is_waited_for(design: str, beh
     live = cache.open([*T[:4], 7])
     ask = {"tokens": [*T[:4], behind, 8]}
     assert waits(cache, ask) == [expected]
+    live.computed(4)  # radix shows a token when the one behind it is computed too
+    assert waits(cache, ask) == [expected and design == "radix"]
     live.computed(5)
     assert cache.probe(ask["tokens"]).cached == (4 if expected else 0)
+
+
+@pytest.mark.parametrize("design", FULL_BLOCKS)
+def test_a_block_that_ends_in_another_next_token_is_still_waited_for(design: str) -> None:
+    cache = make(design, lookahead=1, lookahead_by="key")
+    other = cache.open([*T[:4], 9])
+    other.computed(5)
+    cache.open([*T[:4], 7])
+    (plan,) = cache.plan([{"tokens": [*T[:4], 7, 8]}])
+    assert (plan.cached, plan.reason, plan.wait) == (0, "lookahead", True)
+
+
+@pytest.mark.parametrize(("ask", "live"), [([0, 1], [0, 1]), (T, [*T, 9])])
+def test_what_a_draft_model_drops_from_a_complete_hit_is_not_worth_waiting_for(ask: list[int], live: list[int]) -> None:
+    cache = PrefixCache("radix", block_size=len(ask) // 2, capacity=32, lookahead=1, lookahead_by="drop")
+    cache.open(live).computed(len(ask) // 2)
+    assert waits(cache, {"tokens": ask}) == [False]
 
 
 @pytest.mark.parametrize("backoff", [1, 3])

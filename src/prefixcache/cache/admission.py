@@ -59,7 +59,7 @@ class Admission:
             plan = self.plan(ask, room)
             need = self._needed(plan, ask, room)
             fits = need <= room.left and self._groups_fit(plan, ask, room)
-            found = (plan.match.found + (0 if plan.match.cut else plan.dropped)) // size * size
+            found = (plan.match.found + (0 if plan.match.cut or ahead else plan.dropped)) // size * size
             following = next_block(ask.asked.prompt, found, size, ahead)
             awaited = following is not None and following in underway
             wait = awaited and not self._why_not_read(ask) and self._could_reuse(plan, found, ask)
@@ -72,10 +72,10 @@ class Admission:
 
     def _to_publish(self, live: Request) -> Block | None:
         """The next full block that others will find when `live` has computed more; None when there is none."""
-        done, prompt = live.computed_tokens, live.holding.prompt
-        if not self.core.options.store_last and done > live.cached:
+        done, prompt, ahead = live.computed_tokens, live.holding.prompt, self._ahead()
+        if done > live.cached and (self.core.design.withheld or not self.core.options.store_last):
             done -= 1  # a block that ends with the last computed token is found when there is another one
-        block = next_block(prompt, done, self.core.design.block_size, self._ahead())
+        block = next_block(prompt, done, self.core.design.block_size, ahead)
         return block if self._shows(block, prompt) else None
 
     def _ahead(self) -> int:
@@ -95,11 +95,12 @@ class Admission:
         inside, end = options.partial != "off", found + size
         if plan.match.cut:
             return end < length or (inside and end == length)
-        behind = options.backoff or int(options.lookahead > 0 and options.lookahead_by == "drop")
-        known = self.core.match(ask.asked.prompt, min(end, length)).found
-        # A draft model's tokens are the last of what is known; one token is computed in any case.
-        later, now = (max(min(length - 1, tokens - behind), 0) for tokens in (end, known))
-        return later > now if inside else later // size > now // size
+        unit = 1 if inside else size
+        if options.lookahead and options.lookahead_by == "drop":
+            later = (min(length - 1, end) // unit * unit - 1) // unit * unit
+        else:
+            later = min(length - 1, end - options.backoff) // unit * unit
+        return later > self._match(ask.asked, length - 1)[0].found
 
     def plan(self, ask: Ask, room: Room) -> Plan:
         """Look up a prompt and do the arithmetic of its admission."""

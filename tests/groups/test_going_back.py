@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prefixcache import DESIGNS, Full, NoSpace, OptionError, PrefixCache, Recurrent, Window
+from prefixcache import DESIGNS, Full, NoSpace, OptionError, PrefixCache, Recurrent, Stored, Window
 
 ALL = 2**31 - 1
 
@@ -198,4 +198,32 @@ def test_going_back_without_room_for_the_finer_blocks_of_the_cut_block_changes_n
         request.rewind(18)
     assert (request.length, request.copies) == (20, ())
     assert [table.tolist() for table in request.tables] == before
+    cache.check()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_who_goes_back_to_the_end_of_a_block_offers_all_of_it_though_the_last_token_is_withheld(
+    design: str, ended: bool
+) -> None:
+    groups = [Full(), Window(4, sinks=5, block_size=3)]
+    cache = PrefixCache(design, block_size=6, capacity=40, groups=groups, store_last=False)
+    first, second = cache.open(range(14)), cache.open(range(14))
+    for request in (first, second):
+        request.computed(14)
+    first.close()
+    cache.evict(ALL, group=1)
+    told = [event for event in cache.take_events()[2] if isinstance(event, Stored)]
+    tree = {key for event in told if event.group == 0 for key in event.keys}
+    second.rewind(6)
+    if ended:
+        second.close()
+    else:
+        second.computed(6)
+    (stored,) = cache.take_events()[2]
+    assert isinstance(stored, Stored)
+    assert stored.tokens == tuple(range(6))
+    (home,) = {key[:-1] for key in stored.keys}
+    assert home in tree, "a key that the tree's block has not"
+    assert cache.probe(range(7)).cached == 6
     cache.check()

@@ -192,6 +192,8 @@ class WindowSide(Side):
         begin, again = table.settled, [entry for entry in table.twice if entry < whole]
         again += range(begin, whole)
         entries = [entry for entry in again if table.blocks[entry] != NOTHING and not table.owned[entry]]
+        if cut_off := self.values.cut_off_among(table.blocks, whole):  # they hung from a copy that was evicted
+            entries = sorted({*entries, *cut_off})
         table.settled = max(begin, whole)
         kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
         table.twice = [entry for entry in entries if not table.owned[entry]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prefixcache import DESIGNS, Full, OptionError, PrefixCache, Recurrent, Window
+from prefixcache import DESIGNS, Full, NoSpace, OptionError, PrefixCache, Recurrent, Stored, Window
 
 ALL = 2**31 - 1
 
@@ -92,8 +92,9 @@ def test_what_a_draft_model_makes_write_again_is_a_private_copy(design: str, own
     assert request.computed_tokens == length - 1
     written = request.tables[1][(length - 1) // size]  # its last position is written again
     assert written not in read[1], "a block that others read"
-    rest = (length - 1) % size
-    assert [copy.tokens for copy in request.copies if copy.group == 1] == ([rest] if rest else [])
+    rest = (length - 1) % 4  # kept tokens of the tree's block that is cut: all that hangs from it is copied
+    copies = [min(size, rest - begin) for begin in range(0, rest, size)]
+    assert [copy.tokens for copy in request.copies if copy.group == 1] == copies
     request.copied()
     request.append([98, 97])
     request.computed(request.length)
@@ -150,4 +151,79 @@ def test_a_request_goes_back_behind_a_hole_that_another_has_left() -> None:
     assert cache.probe([*range(8), 99]).cached == 0
     second.rewind(9)
     assert second.tables[1][1] >= 0
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("own", [1, 2])
+def test_finer_blocks_before_the_cut_hang_from_the_block_that_takes_the_place_of_the_cut_one(
+    design: str, own: int
+) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=40, groups=[Full(), Window(11, block_size=own)])
+    request = cache.open(range(20))
+    request.computed(20)
+    request.rewind(18)
+    request.copied()
+    request.append([98, 97])
+    request.computed(20)
+    request.close()
+    assert cache.probe([*range(18), 98, 97, 99]).cached == 20
+    assert cache.probe([*range(20), 99]).cached == 20
+    cache.check()
+
+
+def test_finer_blocks_that_another_had_computed_too_are_offered_again_behind_a_cut() -> None:
+    cache = PrefixCache("digest_chain", block_size=4, capacity=40, groups=[Full(), Window(11, block_size=2)])
+    twins = [cache.open(range(21)), cache.open(range(21))]
+    for twin in twins:
+        twin.computed(21)
+    twins[1].rewind(18)
+    twins[1].copied()
+    twins[1].append([98, 97])
+    twins[1].computed(20)
+    for twin in twins:
+        twin.close()
+    assert cache.probe([*range(18), 98, 97, 99]).cached == 20
+    cache.check()
+
+
+@pytest.mark.parametrize("own", [1, 2])
+def test_going_back_without_room_for_the_finer_blocks_of_the_cut_block_changes_nothing(own: int) -> None:
+    window = 20 // own
+    cache = PrefixCache("radix", block_size=4, capacity=[20, window], groups=[Full(), Window(21, block_size=own)])
+    request = cache.open(range(20))
+    request.computed(20)
+    before = [table.tolist() for table in request.tables]
+    with pytest.raises(NoSpace):
+        request.rewind(18)
+    assert (request.length, request.copies) == (20, ())
+    assert [table.tolist() for table in request.tables] == before
+    cache.check()
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_who_goes_back_to_the_end_of_a_block_offers_all_of_it_though_the_last_token_is_withheld(
+    design: str, ended: bool
+) -> None:
+    groups = [Full(), Window(4, sinks=5, block_size=3)]
+    cache = PrefixCache(design, block_size=6, capacity=40, groups=groups, store_last=False)
+    first, second = cache.open(range(14)), cache.open(range(14))
+    for request in (first, second):
+        request.computed(14)
+    first.close()
+    cache.evict(ALL, group=1)
+    told = [event for event in cache.take_events()[2] if isinstance(event, Stored)]
+    tree = {key for event in told if event.group == 0 for key in event.keys}
+    second.rewind(6)
+    if ended:
+        second.close()
+    else:
+        second.computed(6)
+    (stored,) = cache.take_events()[2]
+    assert isinstance(stored, Stored)
+    assert stored.tokens == tuple(range(6))
+    (home,) = {key[:-1] for key in stored.keys}
+    assert home in tree, "a key that the tree's block has not"
+    assert cache.probe(range(7)).cached == 6
     cache.check()

@@ -378,3 +378,29 @@ def test_who_asks_whether_it_may_write_keeps_its_state(design: str) -> None:
     request.computed(20)  # the question of docs/threads.md, asked behind the copies: no other may follow
     assert (request.copies, request.tables[1].tolist()) == ((), state)
     request.computed(22)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_hung_from_an_evicted_copy_hangs_from_the_block_of_who_uses_it_once_that_is_found(ended: bool) -> None:
+    groups = [Full(), Window(8)]
+    cache = PrefixCache.preset("trtllm", block_size=4, capacity=40, groups=groups)
+    first, second = cache.open(range(9)), cache.open(range(9))
+    first.computed(9)
+    first.close()
+    cache.evict(40, group=1)
+    second.computed(9)  # its window blocks hang from the blocks of the first, its own copies of which nobody finds
+    assert cache.evict(40) == 2
+    assert cache.probe([*range(8), 99]).cached == 0
+    cache.take_events()
+    if ended:
+        second.close()
+    else:
+        second.computed(9)
+    assert cache.probe([*range(8), 99]).cached == 8
+    told = [event for event in cache.take_events()[2] if isinstance(event, Stored)]
+    assert [event.tokens[:8] for event in told] == [tuple(range(8)), tuple(range(8))]
+    assert [event.group for event in told] == [0, 1]
+    cache.check()
+    second.close()
+    assert (cache.evict(40), cache.books(1).free) == (2, 40)
+    cache.check()

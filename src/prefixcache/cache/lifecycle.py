@@ -75,9 +75,9 @@ class Lifecycle:
         core = self.core
         if core.options.store_last or (core.groups is not None and core.groups.checkpoints(request.holding, n - 1, n)):
             return n  # a state is kept where it is: one token earlier there is none
-        if n < request._admitted_length:
-            return max(n - 1, 0)  # the prompt is unfinished: the last computed one is withheld
-        return min(n, request.length - 1)
+        # The last token is withheld, of an unfinished prompt the last computed one; whoever went back has published it.
+        withheld = n - 1 if n < request._admitted_length else min(n, request.length - 1)
+        return max(withheld, request.holding.held * core.design.block_size)
 
     def _publish(self, request: Request, length: int, tail: bool = False) -> None:
         holding = request.holding

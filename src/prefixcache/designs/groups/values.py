@@ -99,6 +99,11 @@ class Values:
         """Whether nobody uses it."""
         return value in self._idle
 
+    def cut_off_among(self, blocks: Sequence[int], stop: int) -> list[int]:
+        """At which of the first `stop` of these stand values whose place has left the tree. O(1) where none has."""
+        cut_off = self._cut_off
+        return [index for index in range(min(stop, len(blocks))) if blocks[index] in cut_off] if cut_off else []
+
     def idle_among(self, values: Iterable[int]) -> list[int]:
         """Those that nobody uses."""
         idle = self._idle
@@ -109,7 +114,8 @@ class Values:
     def attach(self, places: Sequence[int], values: Sequence[int]) -> list[int]:
         """Private blocks become values where their place is bare, pinned once by the one who had them.
 
-        Returned are the indices of those that did. A negative place is none. O(values).
+        So do those that were cut off, pinned as they are. Returned are the indices of those that did. A negative place
+        is none. O(values).
         """
         of = self._of
         self._know(max(places, default=_NONE))
@@ -118,7 +124,10 @@ class Values:
             place, value = places[index], values[index]
             of[place] = value
             self._place[value] = place
-            self._pins[value] = 1
+            if value in self._cut_off:
+                self._cut_off.discard(value)
+            else:
+                self._pins[value] = 1
         return attached
 
     def made_again(self, places: Iterable[int]) -> None:

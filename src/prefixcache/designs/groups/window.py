@@ -192,6 +192,8 @@ class WindowSide(Side):
         begin, again = table.settled, [entry for entry in table.twice if entry < whole]
         again += range(begin, whole)
         entries = [entry for entry in again if table.blocks[entry] != NOTHING and not table.owned[entry]]
+        if cut_off := self.values.cut_off_among(table.blocks, whole):  # they hung from a copy that was evicted
+            entries = sorted({*entries, *cut_off})
         table.settled = max(begin, whole)
         kept = self._attach(table, stored, entries, self._places(stored.homes, entries))
         table.twice = [entry for entry in entries if not table.owned[entry]]
@@ -297,26 +299,32 @@ class WindowSide(Side):
         kept = [
             entry
             for entry in self._written_again(table, back)
-            if entry not in back_again and not self._must_stay(table, entry, back.computed)
+            if entry not in back_again and not self._must_stay(table, entry, back)
         ]
         new = self._covered(table, back.length) - self._written_again(table, back).start - len(kept)
         # What it pins again cannot make room.
         return new + sum(self.values.is_idle(value) for _, value in returning) if new else 0
 
     def _written_again(self, table: SideTable, back: Back) -> range:
-        """The entries that hold kept tokens and positions that are written after going back."""
+        """The entries that hold kept tokens and positions that are written after going back.
+
+        And those before them in the tree's block that is cut: that is another block from now on, and so has to be all
+        that hangs from it.
+        """
         stop = min(-(-back.length // self.block_size), len(table.blocks))
-        return range(min(back.after // self.block_size, stop), stop)
+        cut = back.after // self.tree_size * self.tree_size
+        return range(min(cut // self.block_size, stop), stop)
 
     def _covered(self, table: SideTable, length: int) -> int:
         """Entries that are left of a table as far as the tree's reaches when it is cut to `length` tokens."""
         covered = -(-length // self.tree_size) * self.tree_size
         return min(-(-covered // self.block_size), len(table.blocks))
 
-    def _must_stay(self, table: SideTable, entry: int, computed: int) -> bool:
-        """Whether what is computed in this block is not this request's to overwrite."""
-        shared = self.values.pool.shared(table.blocks[entry]) and entry * self.block_size < computed
-        return bool(table.owned[entry]) or shared
+    def _must_stay(self, table: SideTable, entry: int, back: Back) -> bool:
+        """Whether what is computed in this block is not this request's to overwrite, or to hang somewhere else."""
+        begin = entry * self.block_size
+        written = begin < back.computed and begin + self.block_size > back.after
+        return bool(table.owned[entry]) or (written and self.values.pool.shared(table.blocks[entry]))
 
     def go_back(self, table: SideTable, back: Back) -> list[Wanted]:
         for entry, value in self._returning(table, back) or ():
@@ -331,7 +339,7 @@ class WindowSide(Side):
         table.twice = [entry for entry in table.twice if entry < again.start]
         wanted = []
         for entry in again:
-            if not self._must_stay(table, entry, back.computed):
+            if not self._must_stay(table, entry, back):
                 continue
             source = Source(self, table.blocks[entry], private=not table.owned[entry])
             table.blocks[entry], table.owned[entry] = self.values.allocate(1)[0], False

@@ -378,3 +378,22 @@ def test_who_asks_whether_it_may_write_keeps_its_state(design: str) -> None:
     request.computed(20)  # the question of docs/threads.md, asked behind the copies: no other may follow
     assert (request.copies, request.tables[1].tolist()) == ((), state)
     request.computed(22)
+
+
+@designs
+@pytest.mark.parametrize("window", [Window(8), Window(8, block_size=2), Window(8, block_size=8)])
+def test_a_fork_gets_room_for_all_known_tokens_in_a_window_and_not_for_what_is_reserved(
+    design: str, window: Window
+) -> None:
+    cache = make(design, window, capacity=[64, 24])
+    request = compute(cache.open(PROMPT[:10]))
+    request.reserve(40)
+    alone = cache.books(1).pinned
+    child = request.fork()
+    size = window.block_size or 4
+    assert len(child.tables[0]) == 3  # 10 known tokens
+    assert len(child.tables[1]) == -(-12 // size)
+    child.copied()
+    child.close()
+    assert cache.books(1).pinned == alone
+    cache.check()

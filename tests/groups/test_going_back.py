@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prefixcache import DESIGNS, Full, OptionError, PrefixCache, Recurrent, Window
+from prefixcache import DESIGNS, Full, OptionError, PrefixCache, Recurrent, RequestError, Window
 
 ALL = 2**31 - 1
 
@@ -150,4 +150,16 @@ def test_a_request_goes_back_behind_a_hole_that_another_has_left() -> None:
     assert cache.probe([*range(8), 99]).cached == 0
     second.rewind(9)
     assert second.tables[1][1] >= 0
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_what_can_never_go_back_is_not_told_to_wait_for_room(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[64, 6, 4], groups=[Full(), Window(8), Recurrent()])
+    request = cache.open(range(1, 25))
+    request.computed(24)
+    other = cache.open(range(100, 116))  # takes all of the window's blocks that are not in use
+    with pytest.raises(RequestError, match="group 2"):  # no state after 23 tokens; a copy in group 1 has no room either
+        request.rewind(23)
+    other.close()
     cache.check()

@@ -315,10 +315,11 @@ class Groups:
 
     def why_not_back(self, holding: Holding, back: Back) -> str:
         """Why a request cannot go back so far, "" when it can. Raises `NoSpace` when a copy has no room."""
-        for side, table in zip(self.sides, holding.sides, strict=True):
-            needs = side.can_go_back(table, back)
-            if needs < 0:
+        needed = [side.can_go_back(table, back) for side, table in zip(self.sides, holding.sides, strict=True)]
+        for side, needs in zip(self.sides, needed, strict=True):
+            if needs < 0:  # before any want of room: waiting for that would not help
                 return f"group {side.group} ({self.kinds[side.group]}) has no longer what position {back.after} reads"
+        for side, needs in zip(self.sides, needed, strict=True):
             if needs > side.values.available:
                 raise self.refusal(side, needs, side.values.available, "the private copy of the block that is cut")
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prefixcache import DESIGNS, Full, NoSpace, OptionError, PrefixCache, Recurrent, Stored, Window
+from prefixcache import DESIGNS, Full, NoSpace, OptionError, PrefixCache, Recurrent, RequestError, Stored, Window
 
 ALL = 2**31 - 1
 
@@ -226,4 +226,16 @@ def test_who_goes_back_to_the_end_of_a_block_offers_all_of_it_though_the_last_to
     (home,) = {key[:-1] for key in stored.keys}
     assert home in tree, "a key that the tree's block has not"
     assert cache.probe(range(7)).cached == 6
+    cache.check()
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_what_can_never_go_back_is_not_told_to_wait_for_room(design: str) -> None:
+    cache = PrefixCache(design, block_size=4, capacity=[64, 6, 4], groups=[Full(), Window(8), Recurrent()])
+    request = cache.open(range(1, 25))
+    request.computed(24)
+    other = cache.open(range(100, 116))  # takes all of the window's blocks that are not in use
+    with pytest.raises(RequestError, match="group 2"):  # no state after 23 tokens; a copy in group 1 has no room either
+        request.rewind(23)
+    other.close()
     cache.check()

@@ -403,4 +403,22 @@ def test_what_hung_from_an_evicted_copy_hangs_from_the_block_of_who_uses_it_once
     cache.check()
     second.close()
     assert (cache.evict(40), cache.books(1).free) == (2, 40)
+
+
+@designs
+@pytest.mark.parametrize("window", [Window(8), Window(8, block_size=2), Window(8, block_size=8)])
+def test_a_fork_gets_room_for_all_known_tokens_in_a_window_and_not_for_what_is_reserved(
+    design: str, window: Window
+) -> None:
+    cache = make(design, window, capacity=[64, 24])
+    request = compute(cache.open(PROMPT[:10]))
+    request.reserve(40)
+    alone = cache.books(1).pinned
+    child = request.fork()
+    size = window.block_size or 4
+    assert len(child.tables[0]) == 3  # 10 known tokens
+    assert len(child.tables[1]) == -(-12 // size)
+    child.copied()
+    child.close()
+    assert cache.books(1).pinned == alone
     cache.check()

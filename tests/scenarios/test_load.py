@@ -39,6 +39,7 @@ def _load(folder: Path, text: str) -> s.Scenario:
         ("designs: [radix, radix]\n" + HEAD + "  - books: {}\n", 1, "`designs` names a design twice"),
         ("cache:\n  design: radix\n  block_size: four\n  capacity: 8\nsteps: []\n", 3, "`cache` needs `block_size`"),
         ("cache: {design: radix, block_size: 4}\nsteps: []\n", 1, "`cache` needs `capacity`"),
+        (HEAD.replace("8", "{0: 8}, groups: [full]") + "  - books: {}\n", 1, "with `groups` also a list"),
         (HEAD.replace("capacity: 8", "capacity: 8, clock: 3") + "  - books: {}\n", 1, "the step `advance`"),
         (HEAD + "  - books: {}\n  - jump: 3\n", 4, "step 2: unknown step `jump`; there are abort, advance, books"),
         (HEAD + "  - books: {}\n    reset: {}\n", 3, "step 1: one step at a time, here is `books` and `reset`"),

@@ -275,6 +275,8 @@ def test_every_step_is_played_by_some_file_of_this_folder() -> None:
         ("{design: redix, block_size: 4, capacity: 8}", "design is 'redix': expected one of"),
         ("{preset: vllm, block_size: 4, capacity: 8}", "preset is 'vllm': expected one of"),
         ("{design: radix, block_size: 0, capacity: 8}", "block_size is 0: expected"),
+        ("{design: radix, block_size: 4, capacity: 8, groups: [full, {window: 0}]}", "groups[1]: Window: size is 0"),
+        ("{design: radix, block_size: 4, capacity: 8, groups: [{window: 4, sinks: 1}]}", "groups[0] is {'window': 4"),
         ("{design: radix, block_size: 4, capacity: 8, colour: red}", "no option 'colour': expected one of"),
         ("{design: radix, block_size: 4, capacity: 8, partial: never}", "cannot honour partial='never'"),
     ],

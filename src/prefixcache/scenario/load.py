@@ -104,7 +104,9 @@ class _Loader(FieldReader):
             given = cache.get(key)
             per_group = key == "capacity" and "groups" in cache and isinstance(given, list)
             if not isinstance(given, int) and not per_group:
-                raise self.fault(cache.lines.get(key, line), f"`cache` needs `{key}`, a number (`capacity` in blocks)")
+                also = ", with `groups` also a list of one for each" if key == "capacity" and "groups" in cache else ""
+                wanted = f"a number (`capacity` in blocks{also})"
+                raise self.fault(cache.lines.get(key, line), f"`cache` needs `{key}`, {wanted}")
         if "clock" in cache:
             raise self.fault(cache.lines["clock"], "the clock is the runner's; move it with the step `advance`")
         built: dict[str, Any] = plain(cache)

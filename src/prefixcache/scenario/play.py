@@ -210,7 +210,7 @@ class _Player:
             case s.Reserve(of, count):
                 request = self._find(of)
                 request.reserve(count)
-                return {"block_table": plain(request.block_table)}
+                return {"block_table": plain(request.block_table)} | self._tables(request)
             case s.Tell("copied", of):
                 return {"copies": self._copy(self._find(of))}
             case s.Tell(_, of):

@@ -300,24 +300,26 @@ class Groups:
     def require_fork(self, holding: Holding, cover: int) -> None:
         """Raises `NoSpace` unless every group can give a fork its blocks, up to `cover` tokens."""
         for side, table in zip(self.sides, holding.sides, strict=True):
-            needs = side.fork_needs(table) + side.more(table, cover)
+            needs = side.fork_needs(table, cover) + side.more(table, cover)
             if needs > side.values.available:
                 raise self.refusal(side, needs, side.values.available, "the fork")
 
     def fork(self, holding: Holding, child: Holding, computed: int) -> Iterator[tuple[int, Wanted]]:
         """Give the child the same tables; (group, copy) that it has to make."""
         child.sides = [SideTable() for _ in self.sides]
+        cover = len(child.table) * self.design.block_size
         for side, table, own in zip(self.sides, holding.sides, child.sides, strict=True):
-            for wanted in side.fork(table, own, computed):
+            for wanted in side.fork(table, own, computed, cover):
                 yield side.group, wanted
-            side.extend(own, len(child.table) * self.design.block_size)
+            side.extend(own, cover)
 
     def why_not_back(self, holding: Holding, back: Back) -> str:
         """Why a request cannot go back so far, "" when it can. Raises `NoSpace` when a copy has no room."""
-        for side, table in zip(self.sides, holding.sides, strict=True):
-            needs = side.can_go_back(table, back)
-            if needs < 0:
+        needed = [side.can_go_back(table, back) for side, table in zip(self.sides, holding.sides, strict=True)]
+        for side, needs in zip(self.sides, needed, strict=True):
+            if needs < 0:  # before any want of room: waiting for that would not help
                 return f"group {side.group} ({self.kinds[side.group]}) has no longer what position {back.after} reads"
+        for side, needs in zip(self.sides, needed, strict=True):
             if needs > side.values.available:
                 raise self.refusal(side, needs, side.values.available, "the private copy of the block that is cut")
         return ""

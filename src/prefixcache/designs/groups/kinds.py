@@ -120,4 +120,6 @@ def _read(item: Any, at: int) -> Kind:
                 return Recurrent(**fields) if fields else Recurrent(value)
         except TypeError:
             pass
+        except OptionError as error:
+            raise OptionError(f"groups[{at}]: {error}") from None
     raise OptionError(f"groups[{at}] is {item!r}: expected Full(), Window(size) or Recurrent(), or {_FORMS}")

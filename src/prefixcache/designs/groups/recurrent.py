@@ -136,10 +136,10 @@ class RecurrentSide(Side):
     def written_from(self, written: int) -> int:
         return 0
 
-    def fork_needs(self, table: SideTable) -> int:
+    def fork_needs(self, table: SideTable, cover: int) -> int:
         return 1
 
-    def fork(self, table: SideTable, child: SideTable, computed: int) -> list[Wanted]:
+    def fork(self, table: SideTable, child: SideTable, computed: int, cover: int) -> list[Wanted]:
         child.add(self.values.allocate(1), owned=False)
         child.branch, child.prompt_length = table.branch, table.prompt_length
         return [Wanted(self._share(table.blocks[0]), child.blocks[0], 1)] if computed else []

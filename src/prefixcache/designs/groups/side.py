@@ -246,12 +246,12 @@ class Side(ABC):
         """The first entry that a step behind so many tokens writes."""
 
     @abstractmethod
-    def fork_needs(self, table: SideTable) -> int:
-        """Blocks that another request needs to have the same."""
+    def fork_needs(self, table: SideTable, cover: int) -> int:
+        """Blocks that another request needs to have the same, as far as `cover` tokens."""
 
     @abstractmethod
-    def fork(self, table: SideTable, child: SideTable, computed: int) -> list[Wanted]:
-        """Give the child the same: share what hangs from the tree, copy what is computed of the rest."""
+    def fork(self, table: SideTable, child: SideTable, computed: int, cover: int) -> list[Wanted]:
+        """Give the child the same up to `cover`: share what hangs from the tree, copy what is computed of the rest."""
 
     @abstractmethod
     def can_go_back(self, table: SideTable, back: Back) -> int:

@@ -255,14 +255,17 @@ class WindowSide(Side):
     def written_from(self, written: int) -> int:
         return written // self.block_size
 
-    def fork_needs(self, table: SideTable) -> int:
-        return sum(1 for _ in table.private())
+    def fork_needs(self, table: SideTable, cover: int) -> int:
+        stop = self._covered(table, cover)
+        pairs = zip(table.blocks[:stop], table.owned, strict=False)
+        return sum(1 for block, owned in pairs if block != NOTHING and not owned)
 
-    def fork(self, table: SideTable, child: SideTable, computed: int) -> list[Wanted]:
+    def fork(self, table: SideTable, child: SideTable, computed: int, cover: int) -> list[Wanted]:
         size = self.block_size
-        new = iter(self.values.allocate(self.fork_needs(table)))
+        new = iter(self.values.allocate(self.fork_needs(table, cover)))
         wanted = []
-        for entry, (block, owned) in enumerate(zip(table.blocks, table.owned, strict=True)):
+        for entry, block in enumerate(table.blocks[: self._covered(table, cover)]):
+            owned = table.owned[entry]
             if block != NOTHING and owned:
                 self.values.pin((block,))
                 child.add((block,), owned=True)

@@ -310,8 +310,9 @@ def test_a_stream_begins_with_the_first_token_whoever_drove_before() -> None:
     assert all_given_back(served)
 
 
-def test_a_stream_takes_jobs_of_its_own_engine_alone() -> None:
+def test_a_stream_takes_jobs_of_its_own_engine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     served, other = engine(), engine()
+    monkeypatch.setattr(served, "step", lambda: pytest.fail("driven for a job that it will never finish"))
     job = other.submit(list(range(20)), SamplingParams(max_tokens=2))
     with pytest.raises(OptionError, match=r"stream: expected a job that this engine's submit returned, not Job\(0"):
         next(served.stream([job]))

@@ -27,6 +27,14 @@ def compute(request: Request) -> Request:
     return request
 
 
+def twins(cache: PrefixCache) -> tuple[Request, Request]:
+    """Two requests that have computed the same two blocks of 4, each in blocks of its own."""
+    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
+    for request in (first, twin):
+        request.computed(9)
+    return first, twin
+
+
 @pytest.mark.parametrize("design", DESIGNS)
 def test_what_leaves_full_attention_takes_the_other_groups_along(design: str) -> None:
     cache = cached(design)
@@ -42,14 +50,14 @@ def test_what_leaves_full_attention_takes_the_other_groups_along(design: str) ->
 def test_what_hangs_from_one_of_several_copies_stays_until_the_last_of_them_goes(eviction: str, own: int) -> None:
     groups = [Full(), Window(8, block_size=own), Recurrent(8)]
     cache = PrefixCache("hash_chain", block_size=4, capacity=32, groups=groups, duplicates="keep", eviction=eviction)
-    twins = [cache.open([*range(16), end]) for end in (1, 2)]
+    both = [cache.open([*range(16), end]) for end in (1, 2)]
     for end in (8, 16, 17):
-        for twin in twins:
-            twin.computed(end)
-        for twin in twins:
-            twin.copied()
-    for twin in twins:
-        twin.close()
+        for request in both:
+            request.computed(end)
+        for request in both:
+            request.copied()
+    for request in both:
+        request.close()
     assert (cache.books(0).idle, cache.books(1).idle, cache.books(2).idle) == (8, 16 // own, 2)
     for _ in range(4):
         assert cache.evict(1) == 1
@@ -163,9 +171,7 @@ def test_window_blocks_that_were_computed_again_are_not_the_next_to_leave(design
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_window_block_of_a_twin_takes_the_place_of_one_that_was_evicted(design: str) -> None:
     cache = PrefixCache(design, block_size=4, capacity=[16, 8], groups=[Full(), Window(8)])
-    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
-    for request in (first, twin):
-        request.computed(9)
+    first, twin = twins(cache)
     first.close()
     cache.evict(ALL, group=1)
     assert cache.probe([*range(8), 9]).cached == 0
@@ -181,9 +187,7 @@ def test_a_window_block_of_a_twin_takes_the_place_of_one_that_was_evicted(design
 @pytest.mark.parametrize("design", DESIGNS)
 def test_what_a_twin_computes_anew_after_going_back_is_not_taken_for_what_it_had(design: str) -> None:
     cache = PrefixCache(design, block_size=4, capacity=[16, 12], groups=[Full(), Window(8)])
-    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
-    for request in (first, twin):
-        request.computed(9)
+    first, twin = twins(cache)
     first.close()
     twin.rewind(6)
     twin.copied()
@@ -377,9 +381,7 @@ def test_what_a_live_request_has_hung_from_the_copy_of_another_moves_to_its_own(
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_twin_that_has_gone_back_offers_what_it_computes_anew_once(design: str) -> None:
     cache = PrefixCache(design, block_size=4, capacity=[16, 12], groups=[Full(), Window(8)])
-    first, twin = cache.open([*range(8), 1]), cache.open([*range(8), 2])
-    for request in (first, twin):
-        request.computed(9)
+    _, twin = twins(cache)
     twin.rewind(6)
     twin.copied()
     twin.append([40, 41, 42])
